@@ -1,0 +1,1 @@
+"""The model catalogue: one JSON file per library."""

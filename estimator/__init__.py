@@ -1,0 +1,1 @@
+"""vitmem: what a training step of a vision transformer needs on a GPU, computed without running it."""

@@ -1,0 +1,156 @@
+"""What the user asks for: one frozen value, validated when it is made.
+
+The vocabulary is the same for the command line, the Python API and the JSON. A field that is ``None`` means
+"the library's own": the model's native size, its default drop-path, the loop's optimizer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from .errors import InvalidRequest, did_you_mean
+from .optimizers import OPTIMIZERS
+
+__all__ = ["CHOICES", "TrainSettings", "parse_resolution"]
+
+Precision = Literal["fp32", "fp16", "bf16", "pure-fp16", "pure-bf16"]
+Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
+SdpaKernel = Literal["auto", "flash", "efficient", "cudnn", "math"]
+Train = Literal["full", "linear-probe", "lora"]
+Loop = Literal["trainer", "timm", "plain"]
+ZeroGrad = Literal["after-step", "before-backward", "before-forward", "keep"]
+Parallel = Literal["none", "ddp", "zero1", "zero2", "zero3", "fsdp"]
+Offload = Literal["none", "optimizer", "all"]
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "precision": get_args(Precision),
+    "optim": tuple(OPTIMIZERS),
+    "attn": get_args(Attention),
+    "sdpa_kernel": get_args(SdpaKernel),
+    "train": get_args(Train),
+    "loop": get_args(Loop),
+    "zero_grad": get_args(ZeroGrad),
+    "parallel": get_args(Parallel),
+    "offload": get_args(Offload),
+}
+
+_AT_LEAST_ONE = ("bs", "accum", "patch", "window", "dim", "depth", "heads", "num_classes", "gpus", "lora_rank")
+_AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers")
+_RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop")
+
+_RESOLUTION = re.compile(r"(\d+)(?:x(\d+))?")
+
+
+def parse_resolution(text: str | int | tuple[int, int] | list[int]) -> tuple[int, int]:
+    """``512``, ``"512"`` or ``"512x384"`` as (height, width) in pixels."""
+    if isinstance(text, (tuple, list)):
+        size = tuple(text)
+    else:
+        match = _RESOLUTION.fullmatch(str(text).strip())
+        size = () if match is None else (int(match[1]), int(match[2] or match[1]))
+    if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
+        raise InvalidRequest(f"res {text!r} is not a size in pixels; write it as 512 or 512x384 (height x width)")
+    return size
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings:
+    """One training configuration, as interface flags spell it; raises ``InvalidRequest`` when it cannot mean anything.
+
+    Sizes are in pixels, images or elements; rates are probabilities in [0, 1). ``res`` accepts every spelling of
+    :func:`parse_resolution` and holds (height, width).
+    """
+
+    model: str = "google/vit-base-patch16-224"
+    res: tuple[int, int] | None = None
+    bs: int = 8
+    accum: int = 1
+    patch: int | None = None
+    window: int | None = None
+    dim: int | None = None
+    depth: int | None = None
+    heads: int | None = None
+    mlp_ratio: float | None = None
+    num_classes: int = 1000
+    dropout: float | None = None
+    attn_dropout: float | None = None
+    drop_path: float | None = None
+    patch_drop: float | None = None
+    precision: Precision = "fp16"
+    optim: str | None = None
+    grad_checkpointing: bool = False
+    checkpoint_layers: int | None = None
+    attn: Attention = "auto"
+    sdpa_kernel: SdpaKernel = "auto"
+    train: Train = "full"
+    lora_rank: int | None = None
+    freeze_layers: int | None = None
+    loop: Loop = "trainer"
+    zero_grad: ZeroGrad | None = None
+    ema: bool = False
+    compile: bool = False
+    gpus: int = 1
+    parallel: Parallel | None = None
+    offload: Offload = "none"
+    gpu: str | None = None
+    memory: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.res is not None:
+            object.__setattr__(self, "res", parse_resolution(self.res))
+        for name in _AT_LEAST_ONE:
+            _check_int(name, getattr(self, name), minimum=1)
+        for name in _AT_LEAST_ZERO:
+            _check_int(name, getattr(self, name), minimum=0)
+        for name in _RATES:
+            _check_rate(name, getattr(self, name))
+        for name, known in CHOICES.items():
+            _check_choice(name, getattr(self, name), known)
+        if self.mlp_ratio is not None and not 0 < float(self.mlp_ratio) < 1000:
+            raise InvalidRequest(f"mlp_ratio {self.mlp_ratio!r} is not a positive number")
+        if self.checkpoint_layers is not None and not self.grad_checkpointing:
+            raise InvalidRequest("checkpoint_layers needs gradient checkpointing; add --grad-checkpointing")
+        if self.lora_rank is not None and self.train != "lora":
+            raise InvalidRequest("lora_rank needs --train lora")
+
+    @classmethod
+    def of(cls, model: str | None = None, **settings: Any) -> TrainSettings:
+        """Settings from keywords, with a close match for a misspelt one."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise InvalidRequest(f"unknown setting {name!r}{did_you_mean(name, known)}")
+        if model is not None:
+            settings["model"] = model
+        return cls(**settings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, ready for JSON; ``res`` becomes a list."""
+        values = dataclasses.asdict(self)
+        values["res"] = list(self.res) if self.res is not None else None
+        return values
+
+
+def _check_int(name: str, value: object, *, minimum: int) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise InvalidRequest(f"{name} {value!r} is not valid; it must be a whole number, at least {minimum}")
+
+
+def _check_rate(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise InvalidRequest(f"{name} {value!r} is not valid; it must be a rate in [0, 1)")
+
+
+def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value is None:
+        return
+    if value not in known:
+        hint = did_you_mean(str(value), known) or f"; choose one of {', '.join(known)}"
+        raise InvalidRequest(f"{name} {value!r} is unknown{hint}")
