@@ -1,0 +1,1 @@
+"""Runs or rehearses the real training step and compares it with the estimate; needs torch."""
