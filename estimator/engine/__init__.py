@@ -1,1 +1,13 @@
-"""TODO"""
+"""A small autograd on shapes: tensors without data, with PyTorch's rules for what lives how long.
+
+Lifetimes are CPython's own: a storage dies when the last tensor that shows it is dropped, which is how PyTorch's
+tensors die. A family written like its library's ``forward`` therefore keeps and drops what the library does.
+"""
+
+from .autocast import Autocast
+from .autograd import Node, backward, record
+from .module import Module, Scope
+from .run import Run, Storage
+from .tensor import Tensor, contiguous_strides
+
+__all__ = ["Autocast", "Module", "Node", "Run", "Scope", "Storage", "Tensor", "backward", "contiguous_strides", "record"]

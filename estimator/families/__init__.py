@@ -1,1 +1,34 @@
-"""TODO"""
+"""One file per model family and library, each written like that library's ``forward``.
+
+A family is found by its name: ``plan`` of the module ``families/<name>.py``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+from ..errors import NotModelled
+from ._plan import Plan
+
+if TYPE_CHECKING:
+    from ..catalog import ModelConfig
+    from ..settings import TrainSettings
+
+__all__ = ["Plan", "known_families", "plan"]
+
+
+def known_families() -> list[str]:
+    """The families that can be estimated."""
+    return sorted(module.name for module in iter_modules(__path__) if not module.name.startswith(("_", "nn")))
+
+
+def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
+    """The plan of ``model`` under ``settings``; raises NotModelled where no family file exists."""
+    if model.family not in known_families():
+        raise NotModelled(
+            f"{model.name}: the family {model.family} is not modelled yet; modelled are {', '.join(known_families())}"
+        )
+    planned: Plan = import_module(f"{__name__}.{model.family}").plan(model, settings)
+    return planned

@@ -1,1 +1,71 @@
-"""TODO"""
+"""The operators a vision transformer is made of: what each allocates, saves, and borrows in its backward.
+
+Every operator takes and returns shape-only tensors and mirrors the ATen function of the same name: the operator's
+docstring says what autograd keeps (``tools/autograd/derivatives.yaml``) and which kernel workspace it takes.
+"""
+
+from .attention import scaled_dot_product_attention
+from .conv import conv2d
+from .linear import linear, matmul
+from .loss import cross_entropy
+from .norm import layer_norm, rms_norm
+from .pointwise import add, gelu, mul, quick_gelu, relu, sigmoid, silu, tanh
+from .random import bernoulli_scale, dropout, keep_random_tokens
+from .reduce import amax, mean, softmax, sum_
+from .resample import interpolate
+from .shape import (
+    cat,
+    chunk,
+    contiguous,
+    expand,
+    flatten,
+    narrow,
+    permute,
+    reshape,
+    select,
+    split,
+    stack,
+    transpose,
+    unbind,
+    view,
+)
+
+__all__ = [
+    "add",
+    "amax",
+    "bernoulli_scale",
+    "cat",
+    "chunk",
+    "contiguous",
+    "conv2d",
+    "cross_entropy",
+    "dropout",
+    "expand",
+    "flatten",
+    "gelu",
+    "interpolate",
+    "keep_random_tokens",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "mean",
+    "mul",
+    "narrow",
+    "permute",
+    "quick_gelu",
+    "relu",
+    "reshape",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "select",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "split",
+    "stack",
+    "sum_",
+    "tanh",
+    "transpose",
+    "unbind",
+    "view",
+]

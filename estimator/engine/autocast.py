@@ -1,0 +1,55 @@
+"""CUDA autocast: one half-precision copy per weight, kept until the outermost context ends.
+
+Source: aten/src/ATen/autocast_mode.cpp (``cached_cast``), torch 2.14: only fp32 leaves that require grad and are not
+views are cached, and only when cast to the lower dtype.
+"""
+
+from __future__ import annotations
+
+from ..units import DType
+from .autograd import record
+from .tensor import Tensor, dense_strides_like
+
+__all__ = ["Autocast", "cast_to_float32", "cast_to_lower", "to"]
+
+
+class Autocast:
+    """The active context; ``weights`` is its cache, dropped by leaving the context."""
+
+    __slots__ = ("dtype", "weights")
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = dtype
+        self.weights: dict[int, Tensor] = {}
+
+
+def to(x: Tensor, dtype: DType, *, kind: str | None = None) -> Tensor:
+    """``x.to(dtype)``: ``x`` itself when it has that type, else a copy in the same memory order."""
+    if x.dtype is dtype:
+        return x
+    out = Tensor.empty(x.run, x.shape, dtype, strides=dense_strides_like(x.shape, x.strides), kind=kind)
+    source = x.dtype
+
+    def backward(saved: tuple[Tensor, ...], grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        return (None if grad is None else to(grad, source),)
+
+    return record(out, (x,), backward)
+
+
+def cast_to_lower(x: Tensor) -> Tensor:
+    """The ``lower_precision_fp`` policy: matrix products, convolutions, attention."""
+    if (autocast := x.run.autocast) is None or not x.dtype.is_floating or x.dtype is autocast.dtype:
+        return x
+    cacheable = x.dtype is DType.float32 and x.requires_grad and x.node is None and not x.is_view
+    if not cacheable:
+        return to(x, autocast.dtype)
+    cached = autocast.weights.get(id(x))
+    if cached is None:
+        cached = autocast.weights[id(x)] = to(x, autocast.dtype, kind="autocast_weights")
+    return cached
+
+
+def cast_to_float32(x: Tensor) -> Tensor:
+    """The ``fp32`` policy: normalisations, losses, interpolation."""
+    return to(x, DType.float32) if x.run.autocast is not None and x.dtype.is_floating else x

@@ -1,0 +1,224 @@
+"""The autograd engine: what a node keeps, in which order nodes run, and when gradients are added in place.
+
+Source: torch/csrc/autograd/{engine,input_buffer}.cpp and functions/accumulate_grad.h of torch 2.14.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from sys import getrefcount
+from typing import NamedTuple
+
+from ..units import DType
+from .tensor import Shape, Tensor, contiguous_strides, is_dense, pointwise_strides
+
+__all__ = ["AccumulateGrad", "Backward", "Node", "Saved", "backward", "needs_grad", "ones_like", "record", "record_all", "sum_to"]
+
+Saved = tuple[Tensor, ...]
+Backward = Callable[[Saved, list["Tensor | None"]], "tuple[Tensor | None, ...]"]
+
+_FIRST = 2**62  # AccumulateGrad has the highest sequence number: gradients are stored as soon as they are ready
+
+
+class Edge(NamedTuple):
+    """Where a gradient goes, and the shape and type it must have there (the forward input's)."""
+
+    node: Node | AccumulateGrad
+    input_nr: int
+    shape: Shape
+    dtype: DType
+
+
+class Node:
+    """One recorded operator: ``saved`` lives until its backward has run and its outputs were cast and reduced."""
+
+    __slots__ = ("edges", "function", "layer", "num_inputs", "saved", "sequence")
+
+    def __init__(self, edges: tuple[Edge | None, ...], function: Backward, saved: Saved, num_inputs: int) -> None:
+        self.edges = edges
+        self.function: Backward | None = function
+        self.saved: Saved = saved
+        self.num_inputs = num_inputs
+
+
+class AccumulateGrad:
+    """The graph's leaf: stores a gradient in its parameter."""
+
+    __slots__ = ("grad", "layer", "num_inputs", "sequence", "shape", "strides")
+    edges: tuple[Edge | None, ...] = ()
+
+    def __init__(self, parameter: Tensor) -> None:
+        self.num_inputs = 1
+        self.sequence = _FIRST
+        self.layer = parameter.run.layers[parameter.storage.id]
+        self.grad: Tensor | None = None
+        self.shape, self.strides = parameter.shape, parameter.strides
+
+    def accumulate(self, buffer: list[Tensor | None]) -> None:
+        """Steal the gradient when nobody else holds it and it is laid out like the parameter; else copy or add."""
+        if buffer[0] is None:
+            return
+        if self.grad is not None:
+            return  # added in place: no new memory
+        run = buffer[0].run
+        if getrefcount(buffer[0]) == 2 and self._obeys_layout(buffer[0]):
+            grad = buffer[0]
+        else:
+            grad = Tensor.empty(run, self.shape, buffer[0].dtype, strides=self.strides)
+        run.kinds[grad.storage.id] = "gradients"
+        self.grad = grad.detach()
+
+    def _obeys_layout(self, grad: Tensor) -> bool:
+        return all(
+            size == 1 or stride == want for size, stride, want in zip(self.shape, grad.strides, self.strides)
+        )
+
+
+def needs_grad(*inputs: Tensor | None) -> bool:
+    """Whether an operator on these inputs is recorded."""
+    for x in inputs:
+        if x is not None and x.requires_grad:
+            return x.storage.run.grad_enabled
+    return False
+
+
+def record(out: Tensor, inputs: tuple[Tensor | None, ...], function: Backward, saved: Saved = ()) -> Tensor:
+    """Attach the node of an operator to its output; nothing when no input requires grad.
+
+    ``function(saved, grads)`` returns one gradient per input. It must not hold a tensor except through ``saved``.
+    """
+    record_all((out,), inputs, function, saved)
+    return out
+
+
+def record_all(
+    outs: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], function: Backward, saved: Saved = ()
+) -> None:
+    """:func:`record` for an operator with several outputs."""
+    if not needs_grad(*inputs):
+        return
+    run = outs[0].storage.run
+    node = Node(tuple([_edge(x) for x in inputs]), function, tuple([x.detach() for x in saved]), len(outs))
+    node.layer = run.layer
+    node.sequence = run.next_sequence()
+    for i, out in enumerate(outs):
+        out.node, out.output_nr, out.requires_grad = node, i, True
+
+
+def _edge(x: Tensor | None) -> Edge | None:
+    if x is None or not x.requires_grad:
+        return None
+    if x.node is not None:
+        return Edge(x.node, x.output_nr, x.shape, x.dtype)
+    assert x.accumulator is not None
+    return Edge(x.accumulator, 0, x.shape, x.dtype)
+
+
+def backward(loss: Tensor, gradient: Tensor) -> None:
+    """Run the graph behind ``loss`` and drop what it saved."""
+    assert loss.node is not None, "backward() needs a loss that depends on a parameter"
+    dependencies = _count_dependencies(loss.node)
+    buffers: dict[Node | AccumulateGrad, list[Tensor | None]] = {}
+    ready: list[tuple[int, int, Node | AccumulateGrad, list[Tensor | None]]] = [(0, 0, loss.node, [gradient])]
+    del loss, gradient
+    pushed = 0
+    while ready:
+        _, _, node, grads = heapq.heappop(ready)
+        if isinstance(node, AccumulateGrad):
+            node.accumulate(grads)
+            del grads
+            continue
+        outputs = _call(node, grads)
+        del grads
+        for i, edge in enumerate(node.edges):
+            if edge is None:
+                continue
+            target = edge.node
+            buffer = buffers.get(target)
+            if buffer is None:
+                buffer = buffers[target] = [None] * target.num_inputs
+            _add(buffer, edge.input_nr, outputs, i)
+            dependencies[target] -= 1
+            if not dependencies[target]:
+                pushed += 1
+                heapq.heappush(ready, (-target.sequence, pushed, target, buffers.pop(target)))
+            del buffer
+        del outputs, node
+
+
+def _count_dependencies(root: Node) -> dict[Node | AccumulateGrad, int]:
+    counts: dict[Node | AccumulateGrad, int] = {}
+    todo: list[Node | AccumulateGrad] = [root]
+    while todo:
+        for edge in todo.pop().edges:
+            if edge is not None:
+                seen = counts.get(edge.node, 0)
+                counts[edge.node] = seen + 1
+                if not seen:
+                    todo.append(edge.node)
+    return counts
+
+
+def _call(node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
+    """Engine::call_function: the kernels, then ``validate_outputs``, and only then the saved tensors go."""
+    assert node.function is not None, "a graph can be run backward once"
+    run = None
+    for grad in grads:
+        if grad is not None:
+            run = grad.run
+    if run is None:
+        return [None] * len(node.edges)
+    run.layer = node.layer
+    del grad
+    outputs = list(node.function(node.saved, grads))
+    for i, edge in enumerate(node.edges):
+        if edge is None:
+            outputs[i] = None
+        elif (output := outputs[i]) is not None and (output.shape != edge.shape or output.dtype is not edge.dtype):
+            del output
+            outputs[i] = _validated(outputs, i, edge)
+    output = None
+    node.function = None
+    node.saved = ()
+    return outputs
+
+
+def _validated(outputs: list[Tensor | None], i: int, edge: Edge) -> Tensor:
+    from .autocast import to
+
+    output = outputs[i]
+    assert output is not None
+    outputs[i] = None
+    if output.shape != edge.shape:
+        output = sum_to(output, edge.shape)
+    return to(output, edge.dtype)
+
+
+def _add(buffer: list[Tensor | None], position: int, outputs: list[Tensor | None], i: int) -> None:
+    """InputBuffer::add. The sum reuses the first gradient's memory when the buffer is its only owner."""
+    new, outputs[i] = outputs[i], None
+    if new is None:
+        return
+    if buffer[position] is None:
+        buffer[position] = new
+        return
+    old_is_ours = getrefcount(buffer[position]) == 2 and getrefcount(buffer[position].storage) == 2  # type: ignore[union-attr]
+    old = buffer[position]
+    assert old is not None
+    if old_is_ours and is_dense(old.shape, old.strides):
+        return
+    strides = pointwise_strides(old.shape, (old, new))
+    buffer[position] = Tensor.empty(old.run, old.shape, old.dtype, strides=strides)
+
+
+def sum_to(x: Tensor, shape: Shape) -> Tensor:
+    """``at::sum_to``: sum the broadcast dimensions away; a kernel may borrow scratch for the reduction."""
+    from ..ops.reduce import reduced
+
+    return x if x.shape == shape else reduced(x, shape)
+
+
+def ones_like(x: Tensor) -> Tensor:
+    """The gradient that starts a backward pass."""
+    return Tensor.empty(x.run, x.shape, x.dtype, strides=contiguous_strides(x.shape))

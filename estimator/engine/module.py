@@ -1,0 +1,80 @@
+"""Modules and parameters: the names and the call frames of ``torch.nn.Module``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..units import DType
+from .autograd import AccumulateGrad
+from .run import Run
+from .tensor import Shape, Tensor
+
+__all__ = ["Module", "Scope"]
+
+
+class Scope:
+    """Where a module stands in its model: its path, the row of the per-layer table, the parameters made so far."""
+
+    __slots__ = ("buffers", "layer", "parameters", "path", "run")
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.path = ""
+        self.layer = "model"
+        self.parameters: dict[str, Tensor] = {}
+        self.buffers: dict[str, Tensor] = {}
+
+    def __truediv__(self, name: str) -> Scope:
+        """The child ``name``, in the same row of the per-layer table."""
+        child = Scope(self.run)
+        child.path = f"{self.path}.{name}" if self.path else name
+        child.layer, child.parameters, child.buffers = self.layer, self.parameters, self.buffers
+        return child
+
+    def row(self, name: str) -> Scope:
+        """The child ``name``, as a row of its own in the per-layer table."""
+        child = self / name
+        child.layer = child.path
+        return child
+
+    def parameter(self, name: str, *shape: int, dtype: DType | None = None) -> Tensor:
+        """A trainable leaf; its type is the run's unless the library pins one."""
+        tensor = self._state(shape, dtype or self.run.parameter_dtype, "parameters")
+        tensor.requires_grad = True
+        tensor.accumulator = AccumulateGrad(tensor)
+        self.parameters[(self / name).path] = tensor
+        return tensor
+
+    def buffer(self, name: str, *shape: int, dtype: DType) -> Tensor:
+        """A registered buffer."""
+        tensor = self.buffers[(self / name).path] = self._state(shape, dtype, "buffers")
+        return tensor
+
+    def _state(self, shape: Shape, dtype: DType, kind: str) -> Tensor:
+        outer, self.run.layer = self.run.layer, self.layer
+        tensor = Tensor.empty(self.run, shape, dtype, kind=kind)
+        self.run.layer = outer
+        return tensor
+
+
+class Module:
+    """A callable whose arguments stay alive for the whole call.
+
+    ``torch.nn.Module._call_impl`` holds them in its ``args`` tuple, so a caller's temporary outlives its last use
+    inside ``forward``; ``args`` below does the same.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self.run = scope.run
+        self.layer = scope.layer
+
+    def __call__(self, *args: Any) -> Any:
+        run = self.run
+        outer, run.layer = run.layer, self.layer
+        result = self.forward(*args)
+        run.layer = outer
+        return result
+
+    def forward(self, *args: Any) -> Any:
+        """The library's ``forward``."""
+        raise NotImplementedError

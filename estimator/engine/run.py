@@ -1,0 +1,103 @@
+"""One play of a training step: the clock, the modes, and every allocation with its birth and death."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..ledger import Ledger
+
+if TYPE_CHECKING:
+    from ..kernels import Kernels
+    from ..units import DType
+    from .autocast import Autocast
+
+__all__ = ["Run", "Storage"]
+
+
+class Run:
+    """The state that torch keeps globally (grad mode, autocast, random-number calls), and the list of events.
+
+    ``events`` holds ``i`` where allocation ``i`` is born and ``~i`` where it dies: its index is the only clock.
+    """
+
+    __slots__ = (
+        "autocast",
+        "bytes",
+        "events",
+        "grad_enabled",
+        "kernels",
+        "kind",
+        "kinds",
+        "layer",
+        "layers",
+        "parameter_dtype",
+        "phases",
+        "sequence",
+    )
+
+    def __init__(self, *, kernels: Kernels, parameter_dtype: DType) -> None:
+        self.kernels = kernels
+        self.parameter_dtype = parameter_dtype
+        self.autocast: Autocast | None = None
+        self.grad_enabled = True
+        self.sequence = 0
+        self.kind = "temporaries"
+        self.layer = "model"
+        self.bytes: list[int] = []
+        self.kinds: list[str] = []
+        self.layers: list[str] = []
+        self.events: list[int] = []
+        self.phases: list[tuple[str, int]] = []
+
+    def next_sequence(self) -> int:
+        """The autograd node's place in time; backward runs the latest ready node first."""
+        self.sequence += 1
+        return self.sequence
+
+    def workspace(self, *sizes: int) -> list[Storage]:
+        """Memory a kernel borrows from the allocator: counted as allocated, not as a tensor. Drop it to free it."""
+        return [Storage(self, num_bytes, "workspaces") for num_bytes in sizes if num_bytes > 0]
+
+    def start_phase(self, name: str, *, kind: str) -> None:
+        """From here on allocations belong to phase ``name`` and are of ``kind`` unless they say otherwise."""
+        self.kind = kind
+        self.phases.append((name, len(self.events)))
+
+    @contextmanager
+    def no_grad(self) -> Iterator[None]:
+        """``torch.no_grad()``."""
+        before, self.grad_enabled = self.grad_enabled, False
+        try:
+            yield
+        finally:
+            self.grad_enabled = before
+
+    def ledger(self) -> Ledger:
+        """What happened so far, frozen."""
+        return Ledger(
+            bytes=tuple(self.bytes),
+            kinds=tuple(self.kinds),
+            layers=tuple(self.layers),
+            events=tuple(self.events),
+            phases=tuple(self.phases),
+        )
+
+
+class Storage:
+    """A block of device memory; its death is logged when the last tensor that shows it is dropped."""
+
+    __slots__ = ("id", "num_bytes", "run")
+
+    def __init__(self, run: Run, num_bytes: int, kind: str | None = None) -> None:
+        self.run = run
+        self.num_bytes = num_bytes
+        self.id = len(run.bytes)
+        run.bytes.append(num_bytes)
+        run.kinds.append(kind or run.kind)
+        run.layers.append(run.layer)
+        run.events.append(self.id)
+
+    def __del__(self) -> None:
+        self.run.events.append(~self.id)

@@ -1,0 +1,48 @@
+"""What a family hands to the step: how to build the model, and what can be said of it before."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from ..engine import Module, Scope
+from ..errors import InvalidRequest
+from ..settings import TrainSettings
+
+__all__ = ["Plan", "apply_overrides", "linear_rates", "require_divisible"]
+
+ConfigT = TypeVar("ConfigT")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A model ready to be built: ``build(scope)`` makes its parameters and returns its ``forward``.
+
+    ``num_blocks`` counts what ``--freeze-layers`` and ``--checkpoint-layers`` count. ``attn`` is what really runs.
+    """
+
+    build: Callable[[Scope], Module]
+    image_size: tuple[int, int]
+    num_tokens: int
+    num_blocks: int
+    attn: str
+    resolved: Mapping[str, Any]
+    assumptions: tuple[str, ...] = ()
+
+
+def apply_overrides(config: ConfigT, settings: TrainSettings, fields: Mapping[str, str]) -> ConfigT:
+    """``config`` with the settings that the user gave; ``fields`` maps a setting to the library's name for it."""
+    given = {field: getattr(settings, name) for name, field in fields.items() if getattr(settings, name) is not None}
+    return dataclasses.replace(config, **given)  # type: ignore[type-var]
+
+
+def linear_rates(rate: float, depth: int) -> tuple[float, ...]:
+    """Stochastic depth growing linearly from 0 at the first block to ``rate`` at the last (``torch.linspace``)."""
+    return tuple(rate * i / max(depth - 1, 1) for i in range(depth))
+
+
+def require_divisible(what: str, value: int, by_what: str, by: int) -> None:
+    """The libraries' assertion that heads divide the width."""
+    if value % by:
+        raise InvalidRequest(f"{what} {value} is not divisible by {by_what} {by}; the library refuses it")

@@ -1,0 +1,76 @@
+"""The layers that families share: parameters with their operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .. import ops
+from ..engine import Module, Scope, Tensor
+
+__all__ = ["Conv2d", "LayerNorm", "LayerScale", "Linear", "Norm", "RmsNorm", "drop_path"]
+
+Norm = Callable[[Scope, int], "LayerNorm | RmsNorm"]
+
+
+class Linear(Module):
+    """``torch.nn.Linear``."""
+
+    def __init__(self, scope: Scope, inputs: int, outputs: int, *, bias: bool = True) -> None:
+        super().__init__(scope)
+        self.weight = scope.parameter("weight", outputs, inputs)
+        self.bias = scope.parameter("bias", outputs) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.linear(x, self.weight, self.bias)
+
+
+class LayerNorm(Module):
+    """``torch.nn.LayerNorm`` over the last dimension."""
+
+    def __init__(self, scope: Scope, width: int) -> None:
+        super().__init__(scope)
+        self.weight = scope.parameter("weight", width)
+        self.bias = scope.parameter("bias", width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.layer_norm(x, self.weight, self.bias)
+
+
+class RmsNorm(Module):
+    """timm's ``RmsNorm`` on ``F.rms_norm``."""
+
+    def __init__(self, scope: Scope, width: int) -> None:
+        super().__init__(scope)
+        self.weight = scope.parameter("weight", width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.rms_norm(x, self.weight)
+
+
+class Conv2d(Module):
+    """``torch.nn.Conv2d`` whose stride is its kernel: a patch embedding."""
+
+    def __init__(self, scope: Scope, inputs: int, outputs: int, kernel: tuple[int, int], *, bias: bool = True) -> None:
+        super().__init__(scope)
+        self.weight = scope.parameter("weight", outputs, inputs, *kernel)
+        self.bias = scope.parameter("bias", outputs) if bias else None
+        self.stride = kernel
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.conv2d(x, self.weight, self.bias, self.stride)
+
+
+class LayerScale(Module):
+    """``x * gamma``."""
+
+    def __init__(self, scope: Scope, width: int, *, name: str = "gamma") -> None:
+        super().__init__(scope)
+        self.gamma = scope.parameter(name, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.mul(x, self.gamma)
+
+
+def drop_path(x: Tensor, rate: float) -> Tensor:
+    """timm's ``drop_path`` in training; nothing at rate 0 (an ``nn.Identity``)."""
+    return ops.bernoulli_scale(x) if rate > 0 else x

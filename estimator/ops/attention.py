@@ -1,0 +1,181 @@
+"""Scaled dot-product attention and the CUDA kernels behind it."""
+
+from __future__ import annotations
+
+from ..engine.autocast import cast_to_lower
+from ..engine.autograd import Saved, record
+from ..engine.run import Storage
+from ..engine.tensor import Tensor, dense_strides_like
+from ..units import DType
+from .linear import matmul
+from .pointwise import mul
+from .random import dropout
+from .reduce import softmax
+from .shape import narrow, transpose
+
+__all__ = ["scaled_dot_product_attention"]
+
+Grads = list["Tensor | None"]
+
+
+def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
+    """``F.scaled_dot_product_attention`` without a mask: q, k, v [B, H, N, D] -> [B, H, N, D].
+
+    Which kernel runs is :meth:`vitmem.kernels.Kernels.attention`; each keeps and borrows something else.
+    """
+    lower_v, lower_k, lower_q = cast_to_lower(v), cast_to_lower(k), cast_to_lower(q)
+    kernel = q.run.kernels.attention(lower_q.dtype, lower_q.shape[-1], rate)
+    return _KERNELS[kernel](lower_q, lower_k, lower_v, rate)
+
+
+def _token_major(x: Tensor) -> Tensor:
+    """[B, H, N, D] made as [B, N, H, D] in memory: the layout in which every fused kernel writes its result."""
+    batch, heads, tokens, dim = x.shape
+    return Tensor.empty(x.run, x.shape, x.dtype, strides=(tokens * heads * dim, dim, heads * dim, 1))
+
+
+def _empty_like_bnhd(x: Tensor) -> Tensor:
+    swapped = (x.shape[0], x.shape[2], x.shape[1], x.shape[3])
+    strides = dense_strides_like(swapped, (x.strides[0], x.strides[2], x.strides[1], x.strides[3]))
+    return Tensor.empty(x.run, x.shape, x.dtype, strides=(strides[0], strides[2], strides[1], strides[3]))
+
+
+def _flash(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
+    """FlashAttention-2 (aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, torch 2.14).
+
+    Saves q, k, v, the output, an unpadded fp32 log-sum-exp [B, H, N], and the random state: two uint64 and one more.
+    A head size that is no multiple of 8 is padded first, and the padded copies are what is saved.
+    Backward borrows an fp32 accumulator for dq and the row sums, both over tokens rounded up to 128.
+    """
+    dim = q.shape[-1]
+    if dim % 8 == 0:
+        return _flash_kernel(q, k, v, rate)
+    out = _flash_kernel(*(_padded(x, -dim % 8) for x in (q, k, v)), rate)
+    return narrow(out, 3, 0, dim)
+
+
+def _padded(x: Tensor, extra: int) -> Tensor:
+    """``constant_pad_nd`` of the last dimension: a copy; its gradient is a slice, a view."""
+    out = Tensor.empty(x.run, (*x.shape[:-1], x.shape[-1] + extra), x.dtype)
+    shape = x.shape
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        return (Tensor.empty(grad.run, shape, grad.dtype, strides=dense_strides_like(shape, grad.strides)),)
+
+    return record(out, (x,), backward)
+
+
+def _flash_kernel(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
+    run = q.run
+    batch, heads, tokens, dim = q.shape
+    out = _empty_like_bnhd(q)
+    lse = Tensor.empty(run, (batch, heads, tokens), DType.float32)
+    splits = run.workspace(*run.kernels.flash_forward(batch, heads, tokens, k.shape[2], dim, rate))
+    rng_state = Tensor.empty(run, (2,), DType.int64)
+    unused = Tensor.empty(run, (), DType.int64)
+    del splits
+    if rate > 0:
+        rng_state = Tensor.empty(run, (2,), DType.int64)  # made anew from the generator's state
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        copies = [_token_major_copy(x) for x in (grads[0], saved[3])]
+        grads_qkv = tuple(_empty_like_bnhd(x) for x in saved[:3])
+        workspaces = run.workspace(*run.kernels.flash_backward(batch, heads, tokens, dim))
+        del copies, workspaces
+        return grads_qkv
+
+    return record(out, (q, k, v), backward, (q, k, v, out, lse, rng_state, unused))
+
+
+def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
+    """CUTLASS memory-efficient attention (aten/src/ATen/native/transformers/cuda/attention.cu, torch 2.14).
+
+    Saves q, k, v, the output, an fp32 log-sum-exp [B, H, N rounded up to 32], and seed and offset (8 bytes each).
+    Backward's workspaces are the kernel's accumulators and the row sums of output times gradient.
+    """
+    run = q.run
+    batch, heads, tokens, dim = q.shape
+    seed = Tensor.empty(run, (), DType.int64)
+    offset = Tensor.empty(run, (), DType.int64)
+    out = _token_major(q)
+    lse = Tensor.empty(run, (batch, heads, -(-tokens // 32) * 32), DType.float32)
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        grads_qkv = tuple(_token_major(x) for x in saved[:3])
+        row_sums = _row_sums(saved[3])
+        accumulators = run.workspace(run.kernels.efficient_backward(batch, heads, tokens, saved[1].shape[2], dim, saved[0].dtype))
+        del row_sums, accumulators
+        return grads_qkv
+
+    return record(out, (q, k, v), backward, (q, k, v, out, lse, seed, offset))
+
+
+def _token_major_copy(x: Tensor | None) -> list[Storage]:
+    """What the flash kernel borrows for a [B, H, N, D] that is not row-major as [B, N, H, D]."""
+    assert x is not None
+    swapped = x.alias((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), (x.strides[0], x.strides[2], x.strides[1], x.strides[3]))
+    return [] if swapped.is_contiguous else x.run.workspace(x.num_bytes)
+
+
+def _row_sums(out: Tensor) -> list[Storage]:
+    """delta, fp32 [B, H, N]: 16-bit kernels write it themselves, fp32 multiplies output and gradient first."""
+    batch, heads, tokens, _ = out.shape
+    if out.dtype.size == 2:
+        return out.run.workspace(4 * batch * heads * tokens)
+    product = out.run.workspace(out.num_bytes)
+    delta = out.run.workspace(4 * batch * heads * tokens)
+    contiguous_delta = out.run.workspace(4 * batch * heads * tokens)
+    del product, delta
+    return contiguous_delta
+
+
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
+    """cuDNN attention (aten/src/ATen/native/cudnn/MHA.cpp, torch 2.14): as flash, with a log-sum-exp [B, H, N, 1]."""
+    run = q.run
+    batch, heads, tokens, dim = q.shape
+    out = _empty_like_bnhd(q)
+    lse = Tensor.empty(run, (batch, heads, tokens, 1), DType.float32)
+    seed = Tensor.empty(run, (), DType.int64)
+    offset = Tensor.empty(run, (), DType.int64)
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        grads_qkv = tuple(_empty_like_bnhd(x) for x in saved[:3])
+        workspace = run.workspace(run.kernels.cudnn_attention_backward(batch, heads, tokens, dim))
+        del workspace
+        return grads_qkv
+
+    return record(out, (q, k, v), backward, (q, k, v, out, lse, seed, offset))
+
+
+def _math(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
+    """The composite fallback (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math).
+
+    16-bit inputs are computed in fp32; q and k are both scaled; the softmax guards rows that are all masked.
+    """
+    from ..engine.autocast import to
+
+    source = q.dtype
+    autocast, q.run.autocast = q.run.autocast, None
+    wide = DType.float32 if source.size == 2 else source
+    scores = matmul(mul(to(q, wide), 1.0), mul(transpose(to(k, wide), 2, 3), 1.0))
+    weights = dropout(_safe_softmax(scores), rate)
+    del scores
+    out = to(matmul(weights, to(v, wide)), source)
+    unused = to(weights, source)
+    del unused
+    q.run.autocast = autocast
+    return out
+
+
+def _safe_softmax(x: Tensor) -> Tensor:
+    """``_safe_softmax``: softmax, a byte mask of fully masked rows, and a select between result and zeros."""
+    out = softmax(x)
+    mask = Tensor.empty(x.run, x.shape, DType.bool)
+    rows = Tensor.empty(x.run, (*x.shape[:-1], 1), DType.bool)
+    del mask, rows
+    return out
+
+
+_KERNELS = {"flash": _flash, "efficient": _efficient, "cudnn": _cudnn, "math": _math}

@@ -1,0 +1,106 @@
+"""Matrix products: ``F.linear`` and ``matmul``, on cuBLAS."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..engine.autocast import cast_to_lower
+from ..engine.autograd import Saved, record
+from ..engine.tensor import Tensor
+from .shape import reshape, transpose, view
+
+__all__ = ["linear", "matmul"]
+
+Grads = list["Tensor | None"]
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``F.linear``: x [..., K], weight [N, K], bias [N] -> [..., N].
+
+    Autocast casts bias, weight and input, in that order (C++ evaluates the arguments from the last to the first).
+    With a bias and a dense input it is ``addmm`` on the flattened input, else ``matmul`` and an in-place add
+    (aten/src/ATen/native/Linear.cpp).
+    """
+    lower_bias = None if bias is None else cast_to_lower(bias)
+    lower_weight, lower_x = cast_to_lower(weight), cast_to_lower(x)
+    columns = transpose(lower_weight, 0, 1)
+    if lower_bias is None:
+        return _matmul(lower_x, columns)
+    if len(x.shape) == 2:
+        return _addmm(lower_bias, lower_x, columns)
+    if not lower_x.is_contiguous:
+        return _add_bias_(_matmul(lower_x, columns), lower_bias)
+    rows = reshape(lower_x, prod(x.shape[:-1]), x.shape[-1])
+    return view(_addmm(lower_bias, rows, columns), *x.shape[:-1], weight.shape[0])
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """``mm`` or ``bmm`` outside the graph: one new row-major tensor."""
+    return Tensor.empty(a.run, (*a.shape[:-1], b.shape[-1]), a.dtype)
+
+
+def _swapped(x: Tensor) -> Tensor:
+    return x.alias((*x.shape[:-2], x.shape[-1], x.shape[-2]), (*x.strides[:-2], x.strides[-1], x.strides[-2]))
+
+
+def _grad_of_b(a: Tensor, grad: Tensor, b_is_column_major: bool) -> Tensor:
+    """The gradient of ``b`` in ``a @ b`` (mm_mat2_backward).
+
+    That of a column-major ``b`` is column-major too, so that a weight's gradient has the weight's layout.
+    """
+    if b_is_column_major:
+        return _swapped(_product(_swapped(grad), a))
+    return _product(_swapped(a), grad)
+
+
+def _matrix_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    """``addmm``, ``mm`` and ``bmm``: each operand is saved only for the other's gradient."""
+    out = _product(a, b)
+    keep_a, keep_b = b.requires_grad, a.requires_grad
+    has_bias = bias is not None
+    column_major = len(b.shape) == 2 and b.strides == (1, b.shape[0])
+    saved = (*((a,) if keep_a else ()), *((b,) if keep_b else ()))
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        if has_bias:  # addmm makes a's gradient first, mm and bmm b's
+            grad_a = _product(grad, _swapped(saved[-1])) if keep_b else None
+            return grad_a, _grad_of_b(saved[0], grad, column_major) if keep_a else None, grad
+        grad_b = _grad_of_b(saved[0], grad, column_major) if keep_a else None
+        return _product(grad, _swapped(saved[-1])) if keep_b else None, grad_b, None
+
+    return record(out, (a, b, bias), backward, saved)
+
+
+def _addmm(bias: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Bias in the cuBLASLt epilogue: no copy; its gradient is a column sum made after both products."""
+    return _matrix_product(a, b, bias)
+
+
+def _add_bias_(x: Tensor, bias: Tensor) -> Tensor:
+    return record(x.alias(x.shape, x.strides), (x, bias), lambda saved, grads: (grads[0], grads[0]))
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """``torch.matmul``: [..., M, K] @ [K, N] folds the batch into rows; two batches go through ``bmm``.
+
+    A batch that the layout cannot fold (heads behind a transpose) is copied first, and the copy is what is saved
+    (aten/src/ATen/native/LinearAlgebra.cpp, ``_matmul_impl``).
+    """
+    lower_b, lower_a = cast_to_lower(b), cast_to_lower(a)
+    return _matmul(lower_a, lower_b)
+
+
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    if len(a.shape) == 2:
+        return _matrix_product(a, b, None)
+    if len(b.shape) == 2:
+        rows = reshape(a, prod(a.shape[:-1]), a.shape[-1])
+        return view(_matrix_product(rows, b, None), *a.shape[:-1], b.shape[-1])
+    batch = a.shape[:-2]
+    flat_a = reshape(a, prod(batch), *a.shape[-2:])
+    flat_b = reshape(b, prod(batch), *b.shape[-2:])
+    return view(_matrix_product(flat_a, flat_b, None), *batch, a.shape[-2], b.shape[-1])
+
+

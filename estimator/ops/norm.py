@@ -1,0 +1,76 @@
+"""Normalisations."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..engine.autocast import cast_to_float32
+from ..engine.autograd import Saved, record
+from ..engine.run import Storage
+from ..engine.tensor import Tensor
+from ..units import DType
+
+__all__ = ["layer_norm", "rms_norm"]
+
+Grads = list["Tensor | None"]
+
+
+def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int = 1) -> Tensor:
+    """``F.layer_norm`` over the last ``dims`` dimensions; on autocast's fp32 list.
+
+    Saves the input and fp32 mean and reciprocal standard deviation, 4 bytes per row each, also for 16-bit input
+    (aten/src/ATen/native/cuda/layer_norm_kernel.cu). An input that is not contiguous is copied for the kernel only.
+    Backward makes the input's gradient and both parameter gradients in one call.
+    """
+    wide = cast_to_float32(x)
+    run, shape = x.run, x.shape
+    rows = shape[: len(shape) - dims]
+    copy = _contiguous_copy(wide)
+    out = Tensor.empty(run, shape, wide.dtype)
+    mean = Tensor.empty(run, (*rows, *(1,) * dims), DType.float32)
+    rstd = Tensor.empty(run, (*rows, *(1,) * dims), DType.float32)
+    del copy
+    wants = tuple(t is not None and t.requires_grad for t in (wide, weight, bias))
+    affine = None if weight is None else weight.dtype
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        copies = [_contiguous_copy(saved[0])]
+        grad_x = Tensor.empty(run, shape, saved[0].dtype) if wants[0] else None
+        grad_weight = Tensor.empty(run, shape[len(rows) :], affine) if wants[1] and affine else None
+        grad_bias = Tensor.empty(run, shape[len(rows) :], affine) if wants[2] and affine else None
+        copies.append(_contiguous_copy(grad))
+        workspace = run.workspace(run.kernels.layer_norm_backward(prod(rows), prod(shape[len(rows) :]), saved[0].dtype))
+        del copies, workspace
+        return grad_x, grad_weight, grad_bias
+
+    return record(out, (wide, weight, bias), backward, (wide, mean, rstd))
+
+
+def _contiguous_copy(x: Tensor) -> list[Storage]:
+    """What the kernel borrows for an operand that is not row-major."""
+    return [] if x.is_contiguous else x.run.workspace(x.num_bytes)
+
+
+def rms_norm(x: Tensor, weight: Tensor | None) -> Tensor:
+    """``F.rms_norm`` over the last dimension: saves the input and one fp32 reciprocal root per row (_fused_rms_norm)."""
+    wide = cast_to_float32(x)
+    run, shape = x.run, x.shape
+    copy = _contiguous_copy(wide)
+    out = Tensor.empty(run, shape, wide.dtype)
+    rstd = Tensor.empty(run, (*shape[:-1], 1), DType.float32)
+    del copy
+    wants = tuple(t is not None and t.requires_grad for t in (wide, weight))
+    affine = None if weight is None else weight.dtype
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        copies = [_contiguous_copy(grad), _contiguous_copy(saved[0])]
+        grad_x = Tensor.empty(run, shape, saved[0].dtype) if wants[0] else None
+        grad_weight = Tensor.empty(run, shape[-1:], affine) if wants[1] and affine else None
+        del copies
+        return grad_x, grad_weight
+
+    return record(out, (wide, weight), backward, (wide, rstd))

@@ -1,0 +1,57 @@
+"""Dropout of elements, of residual branches, and of tokens."""
+
+from __future__ import annotations
+
+from ..engine.autograd import Saved, record
+from ..engine.tensor import Tensor, contiguous_strides, pointwise_strides
+from ..units import DType
+from .pointwise import like, mul
+
+__all__ = ["bernoulli_scale", "dropout", "keep_random_tokens"]
+
+Grads = list["Tensor | None"]
+
+
+def dropout(x: Tensor, rate: float) -> Tensor:
+    """``F.dropout`` in training: the input itself at rate 0; else saves a mask of one byte per element (native_dropout)."""
+    if rate == 0:
+        return x
+    mask = Tensor.empty(x.run, x.shape, DType.bool, strides=pointwise_strides(x.shape, (x,)))
+    out = like(x)
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        return (like(grad),)
+
+    return record(out, (x,), backward, (mask,))
+
+
+def bernoulli_scale(x: Tensor) -> Tensor:
+    """Stochastic depth: ``x * mask`` with one random number per image, of x's type, which is saved."""
+    mask = Tensor.empty(x.run, (x.shape[0], *(1,) * (len(x.shape) - 1)), x.dtype)
+    return mul(x, mask)
+
+
+def keep_random_tokens(x: Tensor, keep: int) -> Tensor:
+    """timm's PatchDropout: x [B, L, C] -> [B, keep, C] by ``gather`` over an argsort of random numbers.
+
+    Saves its input and the index expanded to every channel as a view: 8 bytes per token of the full sequence (GatherBackward0).
+    """
+    batch, length, channels = x.shape
+    run = x.run
+    noise = Tensor.empty(run, (batch, length), DType.float32)
+    sorted_noise = Tensor.empty(run, (batch, length), DType.float32)
+    order = Tensor.empty(run, (batch, length), DType.int64)
+    positions = run.workspace(8 * length)  # the sort's own arange
+    del noise, sorted_noise, positions
+    index = order.alias((batch, keep, channels), (length, 1, 0))
+    out = Tensor.empty(run, (batch, keep, channels), x.dtype)
+    shape = x.shape
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        return (Tensor.empty(run, shape, grad.dtype, strides=contiguous_strides(shape)),)
+
+    return record(out, (x,), backward, (x, index))
