@@ -1,1 +1,77 @@
-"""TODO"""
+"""The command line: each command parses, makes one library call and prints a report.
+
+Commands are imported when they are called, so that ``vitmem --help`` costs what click costs. One more command is one
+module of this package with a click command called ``command``, and one row in ``COMMANDS``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: Mapping[str, str] = {
+    "estimate": "What one configuration needs: the peak, what it is made of, layer by layer.",
+    "models": "The models that are known by name.",
+    "validate": "Run or rehearse the real step and compare it with the estimate.",
+}
+
+_INTERRUPTED = 130
+_UNEXPECTED = 1
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command line; the exit code is returned, and nothing ends in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    try:
+        code = _dispatch(args)
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        return _quietly()
+    except Exception as error:
+        if os.environ.get("VITMEM_DEBUG") == "1":
+            raise
+        from .. import __version__
+
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        return _fail(
+            f"internal error: {message}; please report it with this command line (vitmem {__version__})", _UNEXPECTED
+        )
+
+
+def _dispatch(args: Sequence[str] | None) -> int:
+    import click
+
+    from ..errors import VitmemError
+    from .group import make_group
+
+    try:
+        code = make_group(COMMANDS).main(args=args, prog_name="vitmem", standalone_mode=False)
+    except VitmemError as error:
+        return _fail(str(error), error.exit_code)
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "vitmem"
+        return _fail(f"{error.format_message()}\ntype {path} --help to see what there is", error.exit_code)
+    except click.ClickException as error:
+        return _fail(error.format_message(), error.exit_code)
+    except click.exceptions.Abort:
+        return _INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return code
+
+
+def _quietly() -> int:
+    """Whoever read our output has left: write no more, not even what is still buffered."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _UNEXPECTED

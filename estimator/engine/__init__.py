@@ -4,10 +4,9 @@ Lifetimes are CPython's own: a storage dies when the last tensor that shows it i
 tensors die. A family written like its library's ``forward`` therefore keeps and drops what the library does.
 """
 
-from .autocast import Autocast
 from .autograd import Node, backward, record
 from .module import Module, Scope
-from .run import Run, Storage
+from .run import Autocast, Run, Storage
 from .tensor import Tensor, contiguous_strides
 
 __all__ = ["Autocast", "Module", "Node", "Run", "Scope", "Storage", "Tensor", "backward", "contiguous_strides", "record"]

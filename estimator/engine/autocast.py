@@ -10,17 +10,7 @@ from ..units import DType
 from .autograd import record
 from .tensor import Tensor, dense_strides_like
 
-__all__ = ["Autocast", "cast_to_float32", "cast_to_lower", "to"]
-
-
-class Autocast:
-    """The active context; ``weights`` is its cache, dropped by leaving the context."""
-
-    __slots__ = ("dtype", "weights")
-
-    def __init__(self, dtype: DType) -> None:
-        self.dtype = dtype
-        self.weights: dict[int, Tensor] = {}
+__all__ = ["cast_to_float32", "cast_to_lower", "to"]
 
 
 def to(x: Tensor, dtype: DType, *, kind: str | None = None) -> Tensor:

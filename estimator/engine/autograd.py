@@ -11,6 +11,7 @@ from sys import getrefcount
 from typing import NamedTuple
 
 from ..units import DType
+from .checkpoint import Held
 from .tensor import Shape, Tensor, contiguous_strides, is_dense, pointwise_strides
 
 __all__ = ["AccumulateGrad", "Backward", "Node", "Saved", "backward", "needs_grad", "ones_like", "record", "record_all", "sum_to"]
@@ -35,10 +36,10 @@ class Node:
 
     __slots__ = ("edges", "function", "layer", "num_inputs", "saved", "sequence")
 
-    def __init__(self, edges: tuple[Edge | None, ...], function: Backward, saved: Saved, num_inputs: int) -> None:
+    def __init__(self, edges: tuple[Edge | None, ...], function: Backward, saved: Saved | Held, num_inputs: int) -> None:
         self.edges = edges
         self.function: Backward | None = function
-        self.saved: Saved = saved
+        self.saved: Saved | Held = saved
         self.num_inputs = num_inputs
 
 
@@ -99,7 +100,10 @@ def record_all(
     if not needs_grad(*inputs):
         return
     run = outs[0].storage.run
-    node = Node(tuple([_edge(x) for x in inputs]), function, tuple([x.detach() for x in saved]), len(outs))
+    kept: Saved | Held = tuple([x.detach() for x in saved])
+    if run.frame is not None:
+        kept = run.frame.hold(kept, outs[0])
+    node = Node(tuple([_edge(x) for x in inputs]), function, kept, len(outs))
     node.layer = run.layer
     node.sequence = run.next_sequence()
     for i, out in enumerate(outs):
@@ -169,9 +173,11 @@ def _call(node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
             run = grad.run
     if run is None:
         return [None] * len(node.edges)
-    run.layer = node.layer
     del grad
-    outputs = list(node.function(node.saved, grads))
+    saved = node.saved if isinstance(node.saved, tuple) else node.saved.unpack()
+    run.layer = node.layer
+    outputs = list(node.function(saved, grads))
+    del saved  # a recomputed tensor was only on loan, and is gone before the outputs are cast
     for i, edge in enumerate(node.edges):
         if edge is None:
             outputs[i] = None

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..units import DType
 from .autograd import AccumulateGrad
+from .checkpoint import checkpoint
 from .run import Run
 from .tensor import Shape, Tensor
 
@@ -64,11 +65,22 @@ class Module:
     inside ``forward``; ``args`` below does the same.
     """
 
+    #: Whether the library's ``forward`` takes ``**kwargs``, so that Trainer hands it ``num_items_in_batch``.
+    takes_loss_kwargs = False
+    #: The repeated blocks of a whole model, in order.
+    blocks: list[Module]
+    #: Whether a call keeps only its arguments and is run again in the backward pass.
+    checkpointed = False
+
     def __init__(self, scope: Scope) -> None:
         self.run = scope.run
         self.layer = scope.layer
 
     def __call__(self, *args: Any) -> Any:
+        return checkpoint(self, args) if self.checkpointed else self.run_forward(args)
+
+    def run_forward(self, args: tuple[Any, ...]) -> Any:
+        """``forward`` under this module's row of the per-layer table."""
         run = self.run
         outer, run.layer = run.layer, self.layer
         result = self.forward(*args)

@@ -11,9 +11,20 @@ from ..ledger import Ledger
 if TYPE_CHECKING:
     from ..kernels import Kernels
     from ..units import DType
-    from .autocast import Autocast
+    from .checkpoint import Frame
+    from .tensor import Tensor
 
-__all__ = ["Run", "Storage"]
+__all__ = ["Autocast", "Run", "Storage"]
+
+
+class Autocast:
+    """An active ``torch.autocast``; ``weights`` is its cache, dropped by leaving the context."""
+
+    __slots__ = ("dtype", "weights")
+
+    def __init__(self, dtype: DType) -> None:
+        self.dtype = dtype
+        self.weights: dict[int, Tensor] = {}
 
 
 class Run:
@@ -26,6 +37,7 @@ class Run:
         "autocast",
         "bytes",
         "events",
+        "frame",
         "grad_enabled",
         "kernels",
         "kind",
@@ -42,6 +54,7 @@ class Run:
         self.parameter_dtype = parameter_dtype
         self.autocast: Autocast | None = None
         self.grad_enabled = True
+        self.frame: Frame | None = None
         self.sequence = 0
         self.kind = "temporaries"
         self.layer = "model"

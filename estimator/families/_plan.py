@@ -19,13 +19,18 @@ ConfigT = TypeVar("ConfigT")
 class Plan:
     """A model ready to be built: ``build(scope)`` makes its parameters and returns its ``forward``.
 
-    ``num_blocks`` counts what ``--freeze-layers`` and ``--checkpoint-layers`` count. ``attn`` is what really runs.
+    ``num_blocks`` counts what ``--freeze-layers`` and ``--checkpoint-layers`` count; ``block`` is the path of block 0
+    without its number. ``head`` and ``stem`` are the rows of the classifier and of all that comes before the blocks.
+    ``attn`` is what really runs.
     """
 
     build: Callable[[Scope], Module]
     image_size: tuple[int, int]
     num_tokens: int
     num_blocks: int
+    head: tuple[str, ...]
+    stem: tuple[str, ...]
+    block: str
     attn: str
     resolved: Mapping[str, Any]
     assumptions: tuple[str, ...] = ()

@@ -108,6 +108,9 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
         image_size=config.img_size,
         num_tokens=config.num_kept_patches + config.num_prefix_tokens,
         num_blocks=config.depth,
+        head=("head", "head_dist"),
+        stem=("model", "patch_embed", "norm_pre"),
+        block="blocks.",
         attn=attn,
         resolved=_resolved(config),
     )
@@ -209,7 +212,8 @@ class VisionTransformer(Module):
         blocks = scope / "blocks"
         make = BLOCKS[config.block_fn]
         modules = [make(blocks.row(str(i)), _block_config(config, rate)) for i, rate in enumerate(rates)]
-        self.blocks = Sequential(blocks, modules)
+        self.blocks = modules
+        self.sequence = Sequential(blocks, modules)
         self.norm = norm(scope.row("norm"), width) if config.final_norm and not use_fc_norm else None
         pools = config.global_pool == "map"
         self.attn_pool = AttentionPoolLatent(scope.row("attn_pool"), _block_config(config, 0.0)) if pools else None
@@ -229,7 +233,7 @@ class VisionTransformer(Module):
         x = self._patch_drop(x)
         if self.norm_pre is not None:
             x = self.norm_pre(x)
-        x = self.blocks(x)
+        x = self.sequence(x)
         if self.norm is not None:
             x = self.norm(x)
         return x

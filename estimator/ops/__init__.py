@@ -4,12 +4,13 @@ Every operator takes and returns shape-only tensors and mirrors the ATen functio
 docstring says what autograd keeps (``tools/autograd/derivatives.yaml``) and which kernel workspace it takes.
 """
 
+from ..engine.autocast import to
 from .attention import scaled_dot_product_attention
 from .conv import conv2d
 from .linear import linear, matmul
 from .loss import cross_entropy
 from .norm import layer_norm, rms_norm
-from .pointwise import add, gelu, mul, quick_gelu, relu, sigmoid, silu, tanh
+from .pointwise import add, div, gelu, mul, quick_gelu, relu, sigmoid, silu, tanh
 from .random import bernoulli_scale, dropout, keep_random_tokens
 from .reduce import amax, mean, softmax, sum_
 from .resample import interpolate
@@ -39,6 +40,7 @@ __all__ = [
     "contiguous",
     "conv2d",
     "cross_entropy",
+    "div",
     "dropout",
     "expand",
     "flatten",
@@ -65,6 +67,7 @@ __all__ = [
     "stack",
     "sum_",
     "tanh",
+    "to",
     "transpose",
     "unbind",
     "view",

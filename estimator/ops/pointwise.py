@@ -6,7 +6,7 @@ from ..engine.autograd import Saved, record
 from ..engine.tensor import Shape, Tensor, pointwise_strides
 from ..units import DType
 
-__all__ = ["add", "gelu", "mul", "quick_gelu", "relu", "sigmoid", "silu", "sub_from", "tanh"]
+__all__ = ["add", "div", "gelu", "mul", "quick_gelu", "relu", "sigmoid", "silu", "sub_from", "tanh"]
 
 Grads = list["Tensor | None"]
 
@@ -67,6 +67,17 @@ def mul(a: Tensor, b: Tensor | float) -> Tensor:
 
 def _scaled(x: Tensor) -> Tensor:
     return record(like(x), (x,), lambda saved, grads: tuple(None if g is None else like(g) for g in grads))
+
+
+def div(a: Tensor, b: Tensor) -> Tensor:
+    """``a / b`` where only ``a`` needs a gradient: saves ``b``."""
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        return elementwise(grad, saved[0]), None
+
+    return record(elementwise(a, b), (a, b), backward, (b,))
 
 
 def sub_from(x: Tensor) -> Tensor:

@@ -1,0 +1,163 @@
+"""The settings of ``TrainSettings`` as click options, generated from one table. Values are checked by TrainSettings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+from ..errors import InvalidRequest
+from ..settings import CHOICES, TrainSettings
+
+__all__ = ["SECTIONS", "SectionedCommand", "model_argument", "setting_options", "settings_of"]
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+_ZERO_STAGES = ("1", "2", "3")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One setting: ``metavar`` is what its value looks like, ``None`` for a switch or a list of choices."""
+
+    name: str
+    help: str
+    metavar: str | None = None
+
+
+def _rows(*rows: tuple[str, str, str | None]) -> tuple[Row, ...]:
+    return tuple(Row(name=name, metavar=metavar, help=help_) for name, metavar, help_ in rows)
+
+
+#: Every setting of the contract under the heading it has in ``--help``.
+SECTIONS: Mapping[str, tuple[Row, ...]] = {
+    "Input": _rows(
+        ("res", "PX|HxW", "training image size in pixels, as 512 or 512x384 (height x width)"),
+        ("bs", "N", "images per GPU per micro-step"),
+        ("accum", "N", "gradient accumulation micro-steps"),
+    ),
+    "Model": _rows(
+        ("patch", "N", "patch size in pixels"),
+        ("window", "N", "attention window in tokens"),
+        ("dim", "N", "embedding width"),
+        ("depth", "N", "number of blocks"),
+        ("heads", "N", "attention heads"),
+        ("mlp_ratio", "X", "hidden width of the MLP, in embedding widths"),
+        ("num_classes", "N", "classes of the head"),
+        ("dropout", "P", "dropout rate"),
+        ("attn_dropout", "P", "dropout rate of attention probabilities"),
+        ("drop_path", "P", "stochastic depth rate"),
+        ("patch_drop", "P", "share of patches dropped"),
+    ),
+    "Training": _rows(
+        ("precision", None, "fp16 and bf16 are autocast over fp32 weights; pure-* casts the model"),
+        ("optim", "NAME", "optimizer, as Trainer's optim names it"),
+        ("loop", None, "whose training loop"),
+        ("train", None, "what is trained"),
+        ("lora_rank", "N", "rank of the adapters, with --train lora"),
+        ("freeze_layers", "N", "embeddings and the first N blocks are frozen"),
+        ("zero_grad", None, "when old gradients go away"),
+        ("ema", None, "keep an exponential moving average of the weights on the GPU"),
+        ("compile", None, "torch.compile"),
+    ),
+    "Memory": _rows(
+        ("grad_checkpointing", None, "activation checkpointing, as the model's library does it"),
+        ("checkpoint_layers", "N", "checkpoint the first N blocks only"),
+        ("attn", None, "attention implementation"),
+        ("sdpa_kernel", None, "the CUDA kernel behind sdpa"),
+    ),
+    "Hardware": _rows(
+        ("gpus", "N", "number of GPUs"),
+        ("parallel", None, "data parallelism"),
+        ("offload", None, "what lives in host memory"),
+        ("gpu", "NAME", "the GPU it must fit into"),
+        ("memory", "SIZE", "the memory it must fit into, as 24GiB"),
+    ),
+}
+
+_FIELDS = {field.name: field for field in dataclasses.fields(TrainSettings)}
+
+
+class _Value(click.ParamType):
+    """A number where the text is one, else the text: TrainSettings has the say, in the same words as from Python."""
+
+    name = "value"
+
+    def __init__(self, choices: tuple[str, ...] = (), *, text: bool = False) -> None:
+        self.choices = choices
+        self.text = text
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self.text or not isinstance(value, str):
+            return value
+        for number in (int, float):
+            try:
+                return number(value)
+            except ValueError:
+                continue
+        return value
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        matches = (choice for choice in self.choices if choice.startswith(incomplete))
+        return [click.shell_completion.CompletionItem(choice) for choice in matches]
+
+
+class SectionedCommand(click.Command):
+    """Shows options under the headings of ``SECTIONS``."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        headings = {row.name: heading for heading, rows in SECTIONS.items() for row in rows} | {"zero": "Hardware"}
+        lines: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                lines.setdefault(headings.get(param.name or "", "Output"), []).append(record)
+        for heading in (*SECTIONS, "Output"):
+            if heading in lines:
+                with formatter.section(heading):
+                    formatter.write_dl(lines[heading])
+
+
+def setting_options(command: _Decorated) -> _Decorated:
+    """Decorate a command with an option for every setting; only those that were given reach :func:`settings_of`."""
+    zero = click.option(
+        "--zero", type=_Value(_ZERO_STAGES, text=True), metavar="[1|2|3]", help="short for --parallel zeroN"
+    )
+    command = zero(command)
+    for row in reversed([row for rows in SECTIONS.values() for row in rows]):
+        command = _option(row)(command)
+    return command
+
+
+def model_argument(command: _Decorated) -> _Decorated:
+    """Decorate a command with the optional MODEL argument."""
+    return click.argument("model", required=False, metavar="[MODEL]")(command)
+
+
+def settings_of(model: str | None, given: Mapping[str, Any]) -> TrainSettings:
+    """The settings that the options spell; raises ``InvalidRequest``."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    stage = chosen.pop("zero", None)
+    if stage is not None:
+        if stage not in _ZERO_STAGES:
+            raise InvalidRequest(f"zero {stage!r} is not a stage; choose one of {', '.join(_ZERO_STAGES)}")
+        if chosen.setdefault("parallel", f"zero{stage}") != f"zero{stage}":
+            raise InvalidRequest(f"--zero {stage} contradicts --parallel {chosen['parallel']}; give one of them")
+    return TrainSettings.of(model, **chosen)
+
+
+def _option(row: Row) -> Callable[[_Decorated], _Decorated]:
+    flag = row.name.replace("_", "-")
+    default = _FIELDS[row.name].default
+    help_ = row.help if default is None or isinstance(default, bool) else f"{row.help}  [default: {default}]"
+    if isinstance(default, bool):
+        return click.option(f"--{flag}/--no-{flag}", row.name, default=None, help=help_)
+    choices = CHOICES.get(row.name, ())
+    metavar = row.metavar or f"[{'|'.join(choices)}]"
+    text = bool(choices) or _FIELDS[row.name].type in ("str | None", "tuple[int, int] | None")
+    return click.option(
+        f"--{flag}", row.name, type=_Value(choices, text=text), default=None, metavar=metavar, help=help_
+    )

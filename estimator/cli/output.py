@@ -1,0 +1,55 @@
+"""What every command that prints a result shares: ``--json``, ``--out`` and ``--force``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..report.files import Target
+    from ..report.tables import Report
+
+__all__ = ["emit", "json_option", "out_options", "target_of"]
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+
+def json_option(command: _Decorated) -> _Decorated:
+    """Decorate a command with ``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="print JSON and nothing else")(command)
+
+
+def out_options(command: _Decorated) -> _Decorated:
+    """Decorate a command with ``--out`` and ``--force``."""
+    command = click.option("--force", is_flag=True, help="let --out replace a file")(command)
+    return click.option("--out", metavar="FILE", help="also write to FILE: .json, .md, .csv or .txt, by its suffix")(
+        command
+    )
+
+
+def target_of(out: str | None, force: bool) -> Target | None:
+    """The file to write, refused before anything is computed where it cannot be written."""
+    if out is None:
+        return None
+    from ..report.files import Target
+
+    return Target(path=Path(out), force=force)
+
+
+def emit(report: Report, *, as_json: bool, target: Target | None) -> None:
+    """Write the file, then print to stdout."""
+    if target is not None:
+        target.write(report)
+        print(f"wrote {target.path}", file=sys.stderr)
+    if as_json:
+        from ..report.formats import renderer
+
+        sys.stdout.write(renderer(".json")(report))
+    else:
+        from ..report.terminal import draw
+
+        draw(report)

@@ -1,0 +1,163 @@
+"""Training loops: what each holds in its variables, and when gradients go.
+
+A loop is one function that plays one optimizer step, and one row of ``LOOPS``. Names that a loop's Python variables
+hold live in ``Step.names``, so that an old value dies when its name is bound again, after the new one exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from . import ops
+from .engine import Tensor
+from .engine.autocast import to
+from .optimizers import Group
+from .step import LossOf, Step
+from .units import DType
+
+__all__ = ["LOOPS", "Loop"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """``carry`` makes what an earlier step left in the loop's names, ``play`` is one step."""
+
+    optim: str
+    zero_grad: str
+    carry: Callable[[Step], None]
+    play: Callable[[Step], None]
+    no_decay: Callable[[str, Tensor], bool] | None = None
+    weight_decay: bool = False
+    assumption: str
+
+
+def _groups(step: Step, loop: Loop) -> list[Group]:
+    trained = step.trained
+    if loop.no_decay is None:
+        return [Group(parameters=tuple(trained.values()), decayed=loop.weight_decay)]
+    plain = tuple(p for name, p in trained.items() if not loop.no_decay(name, p))
+    bare = tuple(p for name, p in trained.items() if loop.no_decay(name, p))
+    return [Group(parameters=plain, decayed=loop.weight_decay), Group(parameters=bare, decayed=False)]
+
+
+def _update(step: Step, loop: Loop) -> None:
+    step.optimizer_step(_groups(step, loop))
+    if step.settings.zero_grad in {None, "after-step"}:
+        step.zero_grad()
+
+
+# --- plain: the contract's hand-written loop ------------------------------------------------------------------------
+
+
+def _plain_carry(step: Step) -> None:
+    step.names["x"], step.names["y"] = step.images(), step.labels()
+    lower = step.autocast_dtype or step.dtype
+    logits = (step.settings.bs, step.settings.num_classes)
+    step.names["out"] = Tensor.empty(step.run, logits, lower)
+    step.names["loss"] = Tensor.empty(step.run, (), DType.float32 if step.autocast_dtype else step.dtype)
+
+
+def _plain(step: Step) -> None:
+    settings = step.settings
+    if settings.zero_grad == "before-forward":
+        step.zero_grad()
+    for _ in range(settings.accum):
+        step.start("forward")
+        step.names["x"] = step.images()
+        step.names["y"] = step.labels()
+        with step.autocast():
+            step.names["out"] = step.model(step.names["x"])
+            step.names["loss"] = ops.cross_entropy(_tensor(step, "out"), _tensor(step, "y"))
+            if settings.accum > 1:
+                step.names["loss"] = ops.mul(_tensor(step, "loss"), 1.0)
+        if settings.zero_grad == "before-backward":
+            step.zero_grad()
+        step.start("backward")
+        step.backward(_tensor(step, "loss"))
+    step.start("optimizer_step")
+    found_inf = step.unscale()
+    _update(step, PLAIN)
+    del found_inf
+
+
+def _tensor(step: Step, name: str) -> Tensor:
+    value = step.names[name]
+    assert isinstance(value, Tensor)
+    return value
+
+
+# --- trainer: transformers' Trainer on accelerate -------------------------------------------------------------------
+
+
+def _trainer_carry(step: Step) -> None:
+    step.names["batches"] = [(step.images(), step.labels()) for _ in range(step.settings.accum)]
+    step.names["num_items"] = step.scalars(1, DType.int64)[0]
+    step.names["tr_loss"], step.names["loss"], step.names["grad_norm"] = step.scalars(3)
+
+
+def _trainer(step: Step) -> None:
+    step.start("forward")
+    batches = [(step.images(), step.labels()) for _ in range(step.settings.accum)]
+    step.names["num_items"] = step.scalars(1, DType.int64)[0]
+    step.names["batches"] = batches
+    for x, y in batches:
+        step.start("forward")
+        step.names["loss"] = _trainer_loss(step, x, y)
+        step.start("backward")
+        step.backward(_tensor(step, "loss"))
+    step.start("optimizer_step")
+    found_inf = step.unscale()
+    step.names["grad_norm"] = step.clip_grad_norm()
+    _update(step, TRAINER)
+    del found_inf
+
+
+def _trainer_loss(step: Step, x: Tensor, y: Tensor) -> Tensor:
+    """``compute_loss``: the model returns loss and logits, accelerate converts both to fp32, only the loss survives."""
+
+    def loss_of(logits: Tensor) -> Tensor:
+        loss = ops.cross_entropy(ops.view(logits, -1, logits.shape[-1]), y)
+        return ops.div(loss, _tensor(step, "num_items")) if step.model.takes_loss_kwargs else loss
+
+    with step.autocast():
+        loss, logits = step.model(x, loss_of) if step.model.takes_loss_kwargs else _timm_wrapper(step, x, loss_of)
+    converted = to(logits, DType.float32)
+    del converted, logits
+    return loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
+
+
+def _timm_wrapper(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, Tensor]:
+    """``TimmWrapperForImageClassification.forward``, which takes no loss arguments (``accepts_loss_kwargs = False``)."""
+    logits = step.model(x)
+    return loss_of(logits), logits
+
+
+def _trainer_no_decay(name: str, parameter: Tensor) -> bool:
+    """``Trainer.get_decay_parameter_names``: biases and every norm's parameters are not decayed."""
+    return "bias" in name or "norm" in name.lower()
+
+
+# --- timm: train.py ---------------------------------------------------------------------------------------------------
+
+
+def _timm_carry(step: Step) -> None:
+    raise NotImplementedError
+
+
+PLAIN = Loop(
+    optim="adamw_torch",
+    zero_grad="after-step",
+    carry=_plain_carry,
+    play=_plain,
+    assumption="a plain PyTorch loop: x, y, out and loss stay bound until they are bound again",
+)
+TRAINER = Loop(
+    optim="adamw_torch_fused",
+    zero_grad="after-step",
+    carry=_trainer_carry,
+    play=_trainer,
+    no_decay=_trainer_no_decay,
+    assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",
+)
+LOOPS = {"trainer": TRAINER, "plain": PLAIN}

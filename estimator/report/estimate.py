@@ -1,0 +1,171 @@
+"""An Estimate as a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..result import Estimate, Layer
+from ..units import format_bytes
+from .folding import fold
+from .tables import UNKNOWN, Cell, Column, Notes, Report, Table
+
+__all__ = ["PHASES", "estimate_report", "phase_name", "words"]
+
+#: How a sentence names a phase.
+PHASES: Mapping[str, str] = {
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer_step": "the optimizer step",
+}
+
+_FIGURES = (
+    ("live tensors, unrounded", "tensor_bytes"),
+    ("torch.cuda.max_memory_allocated()", "allocated_bytes"),
+    ("torch.cuda.max_memory_reserved()", "reserved_bytes"),
+    ("nvidia-smi, this process", "device_bytes"),
+)
+
+
+def estimate_report(estimate: Estimate) -> Report:
+    """Headline first, then from the peak downwards to single layers."""
+    return Report(
+        headline=_headline(estimate),
+        subtitle=_subtitle(estimate),
+        tables=(_figures(estimate), _at_peak(estimate), _phases(estimate), _states(estimate), _layers(estimate.layers)),
+        notes=(
+            Notes(title="Warnings", lines=estimate.warnings),
+            Notes(title="Assumptions", lines=estimate.assumptions),
+            Notes(title="Not modelled", lines=estimate.not_modelled),
+        ),
+        document=estimate.to_dict(),
+    )
+
+
+def phase_name(phase: str) -> str:
+    """A phase within a sentence."""
+    return PHASES.get(phase, words(phase))
+
+
+def words(name: str) -> str:
+    """``optimizer_step`` as a person writes it."""
+    return name.replace("_", " ")
+
+
+def _headline(estimate: Estimate) -> str:
+    peak = estimate.peak
+    place = f", at {peak.layer}" if peak.layer else ""
+    return f"Peak {format_bytes(peak.allocated_bytes)} in {phase_name(peak.phase)}{place}."
+
+
+def _subtitle(estimate: Estimate) -> tuple[str, ...]:
+    lines = [_request(estimate)]
+    if estimate.scaling is not None:
+        scaling = estimate.scaling
+        fixed, slope = format_bytes(scaling.fixed_bytes), format_bytes(scaling.bytes_per_image)
+        lines.append(f"Near this batch: {fixed} + {slope} per image.")
+    if estimate.verdict is not None:
+        lines.append(_verdict(estimate.verdict))
+    return tuple(lines)
+
+
+def _request(estimate: Estimate) -> str:
+    request, model = estimate.request, estimate.model
+    height, width = model.image_size
+    bs = request.get("bs")
+    parts = [f"{model.name} ({model.library})", f"{height}x{width} px", f"{bs} image{'' if bs == 1 else 's'}"]
+    parts += [str(request[name]) for name in ("precision", "optim") if request.get(name)]
+    if request.get("grad_checkpointing"):
+        parts.append("gradient checkpointing")
+    if request.get("gpus", 1) != 1:
+        parts.append(f"{request['gpus']} GPUs ({request.get('parallel')}), figures per GPU")
+    return ", ".join(parts)
+
+
+def _verdict(verdict: Mapping[str, object]) -> str:
+    gpu, headroom = verdict.get("gpu") or "the given memory", verdict.get("headroom_bytes")
+    known = isinstance(headroom, int)
+    amount = format_bytes(abs(headroom)) if isinstance(headroom, int) else UNKNOWN
+    if verdict.get("fits") == "yes":
+        return f"Fits {gpu}" + (f": {amount} to spare." if known else ".")
+    if verdict.get("fits") == "no":
+        return f"Does not fit {gpu}" + (f": {amount} too much." if known else ".")
+    return f"Borderline on {gpu}: headroom {amount}."
+
+
+def _figures(estimate: Estimate) -> Table:
+    peak = estimate.peak
+    rows: list[tuple[Cell, ...]] = [(label, getattr(peak, name)) for label, name in _FIGURES]
+    low, high = peak.device_low_bytes, peak.device_high_bytes
+    note = None
+    if low is not None and high is not None:
+        note = (
+            f"nvidia-smi: between {format_bytes(low)} and {format_bytes(high)}, as far as the context's size is known."
+        )
+    columns = (Column(name="as seen by"), Column(name="bytes", kind="bytes"))
+    return Table(name="peak", title="The peak", columns=columns, rows=tuple(rows), note=note)
+
+
+def _at_peak(estimate: Estimate) -> Table:
+    total = estimate.peak.allocated_bytes
+    present = sorted(((kind, size) for kind, size in estimate.at_peak.items() if size), key=lambda item: -item[1])
+    absent = [words(kind) for kind, size in estimate.at_peak.items() if size == 0]
+    columns = (Column(name="kind"), Column(name="bytes", kind="bytes"), Column(name="share", kind="share"))
+    return Table(
+        name="at_peak",
+        title="What the peak is made of",
+        columns=columns,
+        rows=tuple((words(kind), size, size / total if total else 0.0) for kind, size in present),
+        total=("allocated", total, 1.0 if total else 0.0),
+        note=f"None of: {', '.join(absent)}." if absent else None,
+    )
+
+
+def _phases(estimate: Estimate) -> Table:
+    columns = (
+        Column(name="phase"),
+        Column(name="tensors", kind="bytes"),
+        Column(name="allocated", kind="bytes"),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for name, phase in estimate.phases.items():
+        figures = (None, None) if phase is None else (phase.tensor_bytes, phase.allocated_bytes)
+        rows.append((words(name), *figures))
+    return Table(name="phases", title="Largest moment of each phase", columns=columns, rows=tuple(rows))
+
+
+def _states(estimate: Estimate) -> Table:
+    states = estimate.states
+    rows: tuple[tuple[Cell, ...], ...] = (
+        ("parameters", states.parameter_bytes),
+        ("buffers", states.buffer_bytes),
+        ("gradients", states.gradient_bytes),
+        ("optimizer", states.optimizer_bytes),
+        ("activations saved for backward", states.saved_activation_bytes),
+    )
+    columns = (Column(name="state"), Column(name="bytes", kind="bytes"))
+    total, trained = estimate.model.num_parameters, estimate.model.num_trainable_parameters
+    note = f"{total:,} parameters, {'all' if trained == total else f'{trained:,}'} of them trained."
+    return Table(name="states", title="What a step keeps", columns=columns, rows=rows, note=note)
+
+
+def _layers(layers: tuple[Layer, ...]) -> Table:
+    folds = fold(
+        (row.name, (row.parameter_bytes, row.saved_activation_bytes, row.peak_temporary_bytes)) for row in layers
+    )
+    columns = (
+        Column(name="layer"),
+        Column(name="count", kind="count"),
+        Column(name="parameters", kind="bytes"),
+        Column(name="saved", kind="bytes"),
+        Column(name="temporaries", kind="bytes"),
+    )
+    sums = (sum(row.parameter_bytes for row in layers), sum(row.saved_activation_bytes for row in layers))
+    folded = any(row.count > 1 for row in folds)
+    return Table(
+        name="layers",
+        title="Layers",
+        columns=columns,
+        rows=tuple((row.name, row.count, *row.values) for row in folds),  # type: ignore[arg-type]
+        total=("all", len(layers), *sums, ""),
+        note="A row for several equal layers shows the figures of one." if folded else None,
+    )

@@ -1,0 +1,143 @@
+"""One training step, played: the model, its optimizer and its batch, as the loops in ``loops.py`` see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from . import ops
+from .engine import Autocast, Module, Run, Scope, Tensor, backward
+from .engine.autograd import ones_like
+from .families import Plan
+from .kernels import Kernels
+from .optimizers import OPTIMIZERS, Group
+from .settings import TrainSettings
+from .units import DType
+
+__all__ = ["LossOf", "Step"]
+
+LossOf = Callable[[Tensor], Tensor]
+
+AUTOCAST_DTYPES = {"fp16": DType.float16, "bf16": DType.bfloat16}
+PARAMETER_DTYPES = {"pure-fp16": DType.float16, "pure-bf16": DType.bfloat16}
+
+
+class Step:
+    """The state of a training run between steps. ``names`` are what the loop's Python variables hold."""
+
+    def __init__(self, plan: Plan, settings: TrainSettings, kernels: Kernels) -> None:
+        self.settings = settings
+        self.dtype = PARAMETER_DTYPES.get(settings.precision, DType.float32)
+        self.autocast_dtype = AUTOCAST_DTYPES.get(settings.precision)
+        self.image_size = plan.image_size
+        self.run = run = Run(kernels=kernels, parameter_dtype=self.dtype)
+        run.start_phase("setup", kind="temporaries")
+        self.workspaces = run.workspace(*(kernels.cublas_workspace_bytes,) * 2)
+        self.scope = Scope(run)
+        self.model: Module = plan.build(self.scope)
+        self._freeze(plan)
+        self._checkpoint(plan)
+        self.optimizer = OPTIMIZERS[settings.optim or "adamw_torch"]
+        self.names: dict[str, object] = {}
+        self.optimizer_state: list[Tensor] = []
+        self.scaler = self.scalars(2) if self.autocast_dtype is DType.float16 else []  # scale and growth tracker
+
+    @property
+    def trained(self) -> dict[str, Tensor]:
+        """The parameters that require grad, by name."""
+        return {name: tensor for name, tensor in self.scope.parameters.items() if tensor.requires_grad}
+
+    def _freeze(self, plan: Plan) -> None:
+        """``linear-probe`` trains the classifier only; ``freeze_layers`` K leaves out the stem and the first K blocks."""
+        settings, rows = self.settings, self.run.layers
+        first = settings.freeze_layers or 0
+        frozen = {*plan.stem, *(f"{plan.block}{i}" for i in range(first))} if settings.freeze_layers is not None else set()
+        for parameter in self.scope.parameters.values():
+            row = rows[parameter.storage.id]
+            if row in frozen or (settings.train == "linear-probe" and row not in plan.head):
+                parameter.requires_grad = False
+
+    def _checkpoint(self, plan: Plan) -> None:
+        if self.settings.grad_checkpointing:
+            count = self.settings.checkpoint_layers
+            for block in self.model.blocks[:count]:
+                block.checkpointed = True
+
+    def scalars(self, count: int, dtype: DType = DType.float32) -> list[Tensor]:
+        """Zero-dimensional tensors on the device."""
+        return [Tensor.empty(self.run, (), dtype) for _ in range(count)]
+
+    def make_optimizer_state(self) -> None:
+        """What exists from the end of the first step on."""
+        for parameter in self.trained.values():
+            self.run.layer = self.run.layers[parameter.storage.id]
+            self.optimizer_state += [
+                Tensor.empty(self.run, shape, dtype, kind="optimizer_state")
+                for shape, dtype in self.optimizer.state(parameter.shape, parameter.dtype)
+            ]
+
+    def make_gradients(self) -> None:
+        """Gradients that an earlier step left behind."""
+        for parameter in self.trained.values():
+            self.run.layer = self.run.layers[parameter.storage.id]
+            assert parameter.accumulator is not None
+            grad = Tensor.empty(self.run, parameter.shape, parameter.dtype, kind="gradients")
+            parameter.accumulator.grad = grad
+
+    def images(self, dtype: DType | None = None) -> Tensor:
+        """A batch of pixel values [B, 3, H, W]."""
+        shape = (self.settings.bs, 3, *self.image_size)
+        return Tensor.empty(self.run, shape, dtype or self.dtype, kind="inputs")
+
+    def labels(self) -> Tensor:
+        """Class indices [B]."""
+        return Tensor.empty(self.run, (self.settings.bs,), DType.int64, kind="inputs")
+
+    @contextmanager
+    def autocast(self) -> Iterator[None]:
+        """``torch.autocast``; leaving it drops the cached weight copies."""
+        if self.autocast_dtype is None:
+            yield
+            return
+        self.run.autocast = Autocast(self.autocast_dtype)
+        yield
+        self.run.autocast.weights.clear()
+        self.run.autocast = None
+
+    def start(self, phase: str) -> None:
+        """Enter ``forward``, ``backward`` or ``optimizer_step``."""
+        self.run.layer = "model"
+        self.run.start_phase(phase, kind="activations" if phase == "forward" else "temporaries")
+
+    def backward(self, loss: Tensor) -> None:
+        """``loss.backward()``, through the scaler for fp16."""
+        scaled = ops.mul(loss, self.scaler[0]) if self.scaler else loss
+        gradient = ones_like(scaled)
+        backward(scaled, gradient)
+        self.run.layer = "model"
+
+    def unscale(self) -> Tensor | None:
+        """``GradScaler.unscale_``: gradients in place, found_inf stays."""
+        return self.scalars(1)[0] if self.scaler else None
+
+    def clip_grad_norm(self) -> Tensor:
+        """Foreach clipping: one norm per gradient, their stack, the total (torch/nn/utils/clip_grad.py)."""
+        grads = [p.accumulator.grad for p in self.trained.values() if p.accumulator and p.accumulator.grad]
+        norms = [Tensor.empty(self.run, (), grad.dtype) for grad in grads]
+        stacked = Tensor.empty(self.run, (len(norms),), self.dtype)
+        total = Tensor.empty(self.run, (), self.dtype)
+        del norms, stacked
+        coefficient = [Tensor.empty(self.run, (), self.dtype) for _ in range(2)]
+        del coefficient
+        return total
+
+    def optimizer_step(self, groups: list[Group]) -> None:
+        """The update of every group in turn."""
+        for group in groups:
+            self.optimizer.step(group)
+
+    def zero_grad(self) -> None:
+        """``zero_grad(set_to_none=True)``."""
+        for parameter in self.trained.values():
+            assert parameter.accumulator is not None
+            parameter.accumulator.grad = None
