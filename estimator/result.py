@@ -98,6 +98,7 @@ class Estimate:
     model: ModelInfo
     peak: Peak
     at_peak: Mapping[str, int]
+    at_tensor_peak: Mapping[str, int]
     phases: Mapping[str, PhasePeak | None]
     states: States
     scaling: Scaling | None

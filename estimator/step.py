@@ -10,6 +10,7 @@ from .engine import Autocast, Module, Run, Scope, Tensor, backward
 from .engine.autograd import ones_like
 from .families import Plan
 from .kernels import Kernels
+from .ledger import Ledger
 from .optimizers import OPTIMIZERS, Group
 from .settings import TrainSettings
 from .units import DType
@@ -135,6 +136,27 @@ class Step:
         """The update of every group in turn."""
         for group in groups:
             self.optimizer.step(group)
+
+    def saved_activations(self, ledger: Ledger) -> dict[str, int]:
+        """Bytes by layer that the last micro-step's forward leaves for the backward: loss and logits are only names."""
+        starts = [first for name, first in ledger.phases if name == "forward"]
+        stops = [first for name, first in ledger.phases if name == "backward"]
+        named = {value.storage.id for value in self.names.values() if isinstance(value, Tensor)}
+        living: dict[int, str] = {}
+        for event in ledger.events[starts[-1] : stops[-1]]:
+            if event < 0:
+                living.pop(~event, None)
+            elif ledger.kinds[event] == "activations" and event not in named:
+                living[event] = ledger.layers[event]
+        saved: dict[str, int] = {}
+        for i, layer in living.items():
+            saved[layer] = saved.get(layer, 0) + ledger.bytes[i]
+        return saved
+
+    @property
+    def attention_kernel(self) -> str | None:
+        """The kernel behind ``scaled_dot_product_attention``, once it has run."""
+        return self.run.attention_kernel
 
     def zero_grad(self) -> None:
         """``zero_grad(set_to_none=True)``."""

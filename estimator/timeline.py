@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from itertools import accumulate
 
 from .ledger import Ledger
 
-__all__ = ["Moment", "PhaseSummary", "phase_summaries", "snapshot"]
+__all__ = ["Moment", "PhaseSummary", "alive", "layer_peaks", "phase_summaries", "snapshot"]
 
 #: Kinds that a kernel borrows: allocated, but no tensor of the program.
 NOT_TENSORS = frozenset({"workspaces", "rounding"})
@@ -18,18 +19,17 @@ BLOCK_BYTES = 512
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A point in time: ``event`` events have happened; the totals are those after the last of them."""
+    """A point in time: ``event`` events have happened, and ``layer`` was running; the total is that after the last."""
 
     event: int
-    tensor_bytes: int
-    allocated_bytes: int
+    total_bytes: int
     phase: str
     layer: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSummary:
-    """One phase of the ledger: the moments of its two peaks, and the totals at its end."""
+    """One phase of the ledger: the moments of its two peaks, and the tensor total at its end."""
 
     name: str
     tensor_peak: Moment
@@ -44,39 +44,33 @@ def rounded(num_bytes: int) -> int:
 
 def phase_summaries(ledger: Ledger) -> list[PhaseSummary]:
     """One summary per entry of ``ledger.phases``, in order; the same name may come several times."""
-    tensor_sizes = [0 if kind in NOT_TENSORS else size for size, kind in zip(ledger.bytes, ledger.kinds)]
-    block_sizes = [rounded(size) for size in ledger.bytes]
-    summaries = []
-    tensors = blocks = 0
-    for name, first, last in _spans(ledger):
-        best_tensors = best_blocks = (-1, first, first)
-        at_tensors = at_blocks = first
-        max_tensors, max_blocks = tensors, blocks
-        for position, event in enumerate(ledger.events[first:last], first + 1):
-            if event >= 0:
-                tensors += tensor_sizes[event]
-                blocks += block_sizes[event]
-                if tensors > max_tensors:
-                    max_tensors, at_tensors, best_tensors = tensors, position, (event, tensors, blocks)
-                if blocks > max_blocks:
-                    max_blocks, at_blocks, best_blocks = blocks, position, (event, tensors, blocks)
-            else:
-                tensors -= tensor_sizes[~event]
-                blocks -= block_sizes[~event]
-        summaries.append(
-            PhaseSummary(
-                name=name,
-                tensor_peak=_moment(ledger, name, at_tensors, best_tensors[0], max_tensors),
-                allocated_peak=_moment(ledger, name, at_blocks, best_blocks[0], max_blocks),
-                end=Moment(event=last, tensor_bytes=tensors, allocated_bytes=blocks, phase=name, layer="model"),
-            )
+    tensors = list(accumulate(_deltas(ledger, _tensor_sizes(ledger)), initial=0))
+    blocks = list(accumulate(_deltas(ledger, [rounded(size) for size in ledger.bytes]), initial=0))
+    return [
+        PhaseSummary(
+            name=name,
+            tensor_peak=_highest(ledger, tensors, name, first, last),
+            allocated_peak=_highest(ledger, blocks, name, first, last),
+            end=Moment(event=last, total_bytes=tensors[last], phase=name, layer="model"),
         )
-    return summaries
+        for name, first, last in _spans(ledger)
+    ]
 
 
-def _moment(ledger: Ledger, phase: str, position: int, allocation: int, total: int) -> Moment:
-    layer = ledger.layers[allocation] if allocation >= 0 else "model"
-    return Moment(event=position, tensor_bytes=total, allocated_bytes=total, phase=phase, layer=layer)
+def _tensor_sizes(ledger: Ledger) -> list[int]:
+    return [0 if kind in NOT_TENSORS else size for size, kind in zip(ledger.bytes, ledger.kinds)]
+
+
+def _deltas(ledger: Ledger, sizes: list[int]) -> list[int]:
+    return [sizes[event] if event >= 0 else -sizes[~event] for event in ledger.events]
+
+
+def _highest(ledger: Ledger, totals: list[int], phase: str, first: int, last: int) -> Moment:
+    """The first moment of ``first`` to ``last`` events with the largest total."""
+    total = max(totals[first : last + 1])
+    event = totals.index(total, first)
+    born = ledger.events[event - 1] if event > first else -1
+    return Moment(event=event, total_bytes=total, phase=phase, layer=ledger.layers[born] if born >= 0 else "model")
 
 
 def _spans(ledger: Ledger) -> Iterator[tuple[str, int, int]]:
@@ -106,3 +100,20 @@ def snapshot(ledger: Ledger, event: int) -> dict[str, int]:
         rounding += rounded(size) - size
     by_kind["rounding"] = rounding
     return by_kind
+
+
+def layer_peaks(ledger: Ledger) -> dict[str, int]:
+    """Per layer, the most bytes of temporaries and workspaces that were alive at once and made while it ran."""
+    current: dict[str, int] = {}
+    highest: dict[str, int] = {}
+    passing = [kind in {"temporaries", "workspaces"} for kind in ledger.kinds]
+    start = ledger.phases[1][1] if len(ledger.phases) > 1 else 0
+    for event in ledger.events[start:]:
+        i = event if event >= 0 else ~event
+        if not passing[i]:
+            continue
+        layer = ledger.layers[i]
+        total = current[layer] = current.get(layer, 0) + (ledger.bytes[i] if event >= 0 else -ledger.bytes[i])
+        if total > highest.get(layer, 0):
+            highest[layer] = total
+    return highest

@@ -34,6 +34,7 @@ class Run:
     """
 
     __slots__ = (
+        "attention_kernel",
         "autocast",
         "bytes",
         "events",
@@ -55,6 +56,7 @@ class Run:
         self.autocast: Autocast | None = None
         self.grad_enabled = True
         self.frame: Frame | None = None
+        self.attention_kernel: str | None = None
         self.sequence = 0
         self.kind = "temporaries"
         self.layer = "model"

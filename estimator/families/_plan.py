@@ -26,6 +26,7 @@ class Plan:
 
     build: Callable[[Scope], Module]
     image_size: tuple[int, int]
+    patch_size: tuple[int, int]
     num_tokens: int
     num_blocks: int
     head: tuple[str, ...]

@@ -52,6 +52,7 @@ def plan(model: ModelConfig, settings: TrainSettings, prefix: str = "vit", token
     return Plan(
         build=partial(ForImageClassification, config=config, prefix=prefix, tokens=tokens),
         image_size=config.image_size,
+        patch_size=config.patch_size,
         num_tokens=config.num_patches + len(tokens),
         num_blocks=config.num_hidden_layers,
         head=("classifier",),

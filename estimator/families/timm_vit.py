@@ -106,6 +106,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
     return Plan(
         build=partial(VisionTransformer, config=config),
         image_size=config.img_size,
+        patch_size=config.patch_size,
         num_tokens=config.num_kept_patches + config.num_prefix_tokens,
         num_blocks=config.depth,
         head=("head", "head_dist"),

@@ -25,6 +25,7 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, rate: float = 
     """
     lower_v, lower_k, lower_q = cast_to_lower(v), cast_to_lower(k), cast_to_lower(q)
     kernel = q.run.kernels.attention(lower_q.dtype, lower_q.shape[-1], rate)
+    q.run.attention_kernel = kernel
     return _KERNELS[kernel](lower_q, lower_k, lower_v, rate)
 
 

@@ -1,0 +1,165 @@
+"""From settings to an Estimate: resolve the model, play one steady-state step, read the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from . import catalog, families, scope
+from .catalog import ModelConfig
+from .families import Plan
+from .kernels import Kernels
+from .ledger import Ledger
+from .loops import LOOPS
+from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
+from .settings import TrainSettings
+from .step import Step
+from .timeline import PhaseSummary, layer_peaks, phase_summaries, snapshot
+
+__all__ = ["estimate_settings"]
+
+PHASES = ("forward", "backward", "optimizer_step")
+
+
+def estimate_settings(settings: TrainSettings) -> Estimate:
+    """The memory of one steady-state training step; raises a VitmemError where no honest answer exists."""
+    scope.check(settings)
+    model = catalog.resolve(settings.model)
+    plan = families.plan(model, settings)
+    settings = _resolved(settings, plan)
+    played = Played(plan, settings)
+    return Estimate(
+        request=_request(settings, plan, played.step),
+        model=_model_info(model, plan, played.step),
+        peak=_peak(played),
+        at_peak=_by_kind(played.ledger, played.allocated.event),
+        at_tensor_peak=_by_kind(played.ledger, played.tensors.event),
+        phases=_phases(played.summaries),
+        states=_states(played),
+        scaling=_scaling(played, plan, settings),
+        layers=_layers(played),
+        host=None,
+        verdict=None,
+        assumptions=(*scope.assumptions(settings, plan), *plan.assumptions),
+        not_modelled=scope.NOT_MODELLED,
+        warnings=scope.warnings(settings, plan),
+    )
+
+
+class Played:
+    """One step with its ledger and the two moments that matter."""
+
+    def __init__(self, plan: Plan, settings: TrainSettings) -> None:
+        loop = LOOPS[settings.loop]
+        self.step = step = Step(plan, settings, Kernels(sdpa_kernel=settings.sdpa_kernel))
+        step.make_optimizer_state()
+        if settings.zero_grad != "after-step":
+            step.make_gradients()
+        loop.carry(step)
+        loop.play(step)
+        self.ledger = step.run.ledger()
+        self.summaries = [summary for summary in phase_summaries(self.ledger) if summary.name in PHASES]
+        self.tensors = max((s.tensor_peak for s in self.summaries), key=lambda moment: moment.total_bytes)
+        self.allocated = max((s.allocated_peak for s in self.summaries), key=lambda moment: moment.total_bytes)
+
+
+def _resolved(settings: TrainSettings, plan: Plan) -> TrainSettings:
+    """Nothing left to choose: the loop's own optimizer and the attention that runs."""
+    loop = LOOPS[settings.loop]
+    return dataclasses.replace(
+        settings,
+        optim=settings.optim or loop.optim,
+        zero_grad=settings.zero_grad or "after-step",
+        parallel=settings.parallel or "none",
+        attn=plan.attn,
+    )
+
+
+def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, Any]:
+    request = {**settings.to_dict(), **plan.resolved}
+    request["res"] = list(plan.image_size)
+    if settings.grad_checkpointing and settings.checkpoint_layers is None:
+        request["checkpoint_layers"] = plan.num_blocks
+    if settings.sdpa_kernel == "auto":
+        request["sdpa_kernel"] = step.attention_kernel or "auto"
+    return request
+
+
+def _model_info(model: ModelConfig, plan: Plan, step: Step) -> ModelInfo:
+    return ModelInfo(
+        name=model.name,
+        library=model.library,
+        family=model.family,
+        num_parameters=sum(p.numel for p in step.scope.parameters.values()),
+        num_trainable_parameters=sum(p.numel for p in step.trained.values()),
+        num_tokens=plan.num_tokens,
+        image_size=plan.image_size,
+    )
+
+
+def _peak(played: Played) -> Peak:
+    return Peak(
+        tensor_bytes=played.tensors.total_bytes,
+        allocated_bytes=played.allocated.total_bytes,
+        reserved_bytes=None,
+        device_bytes=None,
+        device_low_bytes=None,
+        device_high_bytes=None,
+        phase=played.tensors.phase,
+        layer=played.tensors.layer,
+    )
+
+
+def _by_kind(ledger: Ledger, event: int) -> Mapping[str, int]:
+    return {kind: 0 for kind in KINDS} | snapshot(ledger, event)
+
+
+def _phases(summaries: list[PhaseSummary]) -> Mapping[str, PhasePeak | None]:
+    phases: dict[str, PhasePeak | None] = {}
+    for name in PHASES:
+        own = [summary for summary in summaries if summary.name == name]
+        phases[name] = PhasePeak(
+            tensor_bytes=max(summary.tensor_peak.total_bytes for summary in own),
+            allocated_bytes=max(summary.allocated_peak.total_bytes for summary in own),
+        )
+    return {**phases, "first_step": None, "evaluation": None, "resume": None}
+
+
+def _states(played: Played) -> States:
+    step = played.step
+    ends = {summary.name: summary.end for summary in played.summaries}
+    at_backward = snapshot(played.ledger, ends["backward"].event)
+    return States(
+        parameter_bytes=at_backward.get("parameters", 0),
+        buffer_bytes=at_backward.get("buffers", 0),
+        gradient_bytes=at_backward.get("gradients", 0),
+        optimizer_bytes=at_backward.get("optimizer_state", 0),
+        saved_activation_bytes=sum(step.saved_activations(played.ledger).values()),
+    )
+
+
+def _scaling(played: Played, plan: Plan, settings: TrainSettings) -> Scaling:
+    larger = Played(plan, dataclasses.replace(settings, bs=settings.bs + 1))
+    slope = larger.allocated.total_bytes - played.allocated.total_bytes
+    return Scaling(fixed_bytes=played.allocated.total_bytes - slope * settings.bs, bytes_per_image=slope)
+
+
+def _layers(played: Played) -> tuple[Layer, ...]:
+    step, ledger = played.step, played.ledger
+    parameters: dict[str, int] = {}
+    for tensor in step.scope.parameters.values():
+        row = ledger.layers[tensor.storage.id]
+        parameters[row] = parameters.get(row, 0) + tensor.num_bytes
+    saved, temporary = step.saved_activations(ledger), layer_peaks(ledger)
+    rows = dict.fromkeys((*ledger.layers,))
+    return tuple(
+        Layer(
+            name=row,
+            parameter_bytes=parameters.get(row, 0),
+            saved_activation_bytes=saved.get(row, 0),
+            peak_temporary_bytes=temporary.get(row, 0),
+        )
+        for row in rows
+        if row in parameters or row in saved or row in temporary
+    )
