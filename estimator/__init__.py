@@ -1,3 +1,33 @@
 """vitmem: what a training step of a vision transformer needs on a GPU, computed without running it."""
 
+from __future__ import annotations
+
+from typing import Any
+
+from .errors import DoesNotFit, InvalidRequest, NotModelled, UnknownName, VitmemError
+from .result import Estimate
+from .settings import TrainSettings
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "DoesNotFit",
+    "Estimate",
+    "InvalidRequest",
+    "NotModelled",
+    "TrainSettings",
+    "UnknownName",
+    "VitmemError",
+    "__version__",
+    "estimate",
+]
+
+
+def estimate(model: str | None = None, **settings: Any) -> Estimate:
+    """The memory of one training step of ``model`` under ``settings`` (the fields of :class:`TrainSettings`).
+
+    Raises ``InvalidRequest`` for what the library would refuse and ``NotModelled`` for what this version cannot say.
+    """
+    from .pipeline import estimate_settings
+
+    return estimate_settings(TrainSettings.of(model, **settings))

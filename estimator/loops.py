@@ -7,7 +7,7 @@ hold live in ``Step.names``, so that an old value dies when its name is bound ag
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from . import ops
 from .engine import Tensor
@@ -21,10 +21,12 @@ __all__ = ["LOOPS", "Loop"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """``carry`` makes what an earlier step left in the loop's names, ``play`` is one step."""
+    """``carry`` makes what an earlier step left in the loop's names, ``play`` is one step.
+
+    ``no_decay`` tells the parameters of the group without weight decay; without it there is one group.
+    """
 
     optim: str
-    zero_grad: str
     carry: Callable[[Step], None]
     play: Callable[[Step], None]
     no_decay: Callable[[str, Tensor], bool] | None = None
@@ -47,22 +49,31 @@ def _update(step: Step, loop: Loop) -> None:
         step.zero_grad()
 
 
+def _first_of(count: int) -> Iterator[bool]:
+    """True for the first micro-step, then False: only the first finds an earlier step's gradients."""
+    return (micro_step == 0 for micro_step in range(count))
+
+
 # --- plain: the contract's hand-written loop ------------------------------------------------------------------------
 
 
 def _plain_carry(step: Step) -> None:
     step.names["x"], step.names["y"] = step.images(), step.labels()
-    lower = step.autocast_dtype or step.dtype
+    step.names["out"], step.names["loss"] = _outputs(step)
+
+
+def _outputs(step: Step) -> tuple[Tensor, Tensor]:
+    """Logits and loss of an earlier step."""
     logits = (step.settings.bs, step.settings.num_classes)
-    step.names["out"] = Tensor.empty(step.run, logits, lower)
-    step.names["loss"] = Tensor.empty(step.run, (), DType.float32 if step.autocast_dtype else step.dtype)
+    loss_dtype = DType.float32 if step.autocast_dtype else step.dtype
+    return Tensor.empty(step.run, logits, step.autocast_dtype or step.dtype), Tensor.empty(step.run, (), loss_dtype)
 
 
 def _plain(step: Step) -> None:
     settings = step.settings
     if settings.zero_grad == "before-forward":
         step.zero_grad()
-    for _ in range(settings.accum):
+    for first in _first_of(settings.accum):
         step.start("forward")
         step.names["x"] = step.images()
         step.names["y"] = step.labels()
@@ -71,7 +82,7 @@ def _plain(step: Step) -> None:
             step.names["loss"] = ops.cross_entropy(_tensor(step, "out"), _tensor(step, "y"))
             if settings.accum > 1:
                 step.names["loss"] = ops.mul(_tensor(step, "loss"), 1.0)
-        if settings.zero_grad == "before-backward":
+        if first and settings.zero_grad == "before-backward":
             step.zero_grad()
         step.start("backward")
         step.backward(_tensor(step, "loss"))
@@ -101,9 +112,13 @@ def _trainer(step: Step) -> None:
     batches = [(step.images(), step.labels()) for _ in range(step.settings.accum)]
     step.names["num_items"] = step.scalars(1, DType.int64)[0]
     step.names["batches"] = batches
-    for x, y in batches:
+    if step.settings.zero_grad == "before-forward":
+        step.zero_grad()
+    for first, (x, y) in zip(_first_of(len(batches)), batches):
         step.start("forward")
         step.names["loss"] = _trainer_loss(step, x, y)
+        if first and step.settings.zero_grad == "before-backward":
+            step.zero_grad()
         step.start("backward")
         step.backward(_tensor(step, "loss"))
     step.start("optimizer_step")
@@ -142,22 +157,68 @@ def _trainer_no_decay(name: str, parameter: Tensor) -> bool:
 
 
 def _timm_carry(step: Step) -> None:
-    raise NotImplementedError
+    names, run = step.names, step.run
+    for name in ("mean", "std"):
+        names[name] = Tensor.empty(run, (1, 3, 1, 1), DType.float32, kind="inputs")
+    for name in ("", "next_"):
+        names[f"{name}input"], names[f"{name}target"] = step.images(), step.labels()
+    names["output"], names["loss"] = _outputs(step)
 
 
+def _timm_fetch(step: Step) -> None:
+    """``PrefetchLoader``: bytes to the device, a float batch from them, and only then the current batch moves on."""
+    names = step.names
+    pixels = step.images(DType.uint8)
+    target = step.labels()
+    batch = step.images()
+    del pixels
+    names["input"], names["target"] = names["next_input"], names["next_target"]
+    names["next_input"], names["next_target"] = batch, target
+
+
+def _timm(step: Step) -> None:
+    if step.settings.zero_grad == "before-forward":
+        step.zero_grad()
+    for first in _first_of(step.settings.accum):
+        step.start("forward")
+        _timm_fetch(step)
+        with step.autocast():
+            step.names["output"] = step.model(step.names["input"])
+            step.names["loss"] = ops.label_smoothing_cross_entropy(_tensor(step, "output"), _tensor(step, "target"))
+        if first and step.settings.zero_grad == "before-backward":
+            step.zero_grad()
+        step.start("backward")
+        step.backward(_tensor(step, "loss"))
+    step.start("optimizer_step")
+    found_inf = step.unscale()
+    _update(step, TIMM)
+    del found_inf
+
+
+def _timm_no_decay(name: str, parameter: Tensor) -> bool:
+    """``param_groups_weight_decay``: vectors, biases, and what the model names (its tokens and positions)."""
+    return len(parameter.shape) <= 1 or name.endswith(("pos_embed", "cls_token", "reg_token", "dist_token"))
+
+
+TIMM = Loop(
+    optim="sgd-nesterov",
+    carry=_timm_carry,
+    play=_timm,
+    no_decay=_timm_no_decay,
+    weight_decay=True,
+    assumption="timm 1.0.31 train.py --amp: two batches on the GPU, label smoothing 0.1, no clipping",
+)
 PLAIN = Loop(
     optim="adamw_torch",
-    zero_grad="after-step",
     carry=_plain_carry,
     play=_plain,
     assumption="a plain PyTorch loop: x, y, out and loss stay bound until they are bound again",
 )
 TRAINER = Loop(
     optim="adamw_torch_fused",
-    zero_grad="after-step",
     carry=_trainer_carry,
     play=_trainer,
     no_decay=_trainer_no_decay,
     assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",
 )
-LOOPS = {"trainer": TRAINER, "plain": PLAIN}
+LOOPS = {"trainer": TRAINER, "timm": TIMM, "plain": PLAIN}

@@ -8,7 +8,7 @@ from ..engine.autocast import to
 from .attention import scaled_dot_product_attention
 from .conv import conv2d
 from .linear import linear, matmul
-from .loss import cross_entropy
+from .loss import cross_entropy, label_smoothing_cross_entropy
 from .norm import layer_norm, rms_norm
 from .pointwise import add, div, gelu, mul, quick_gelu, relu, sigmoid, silu, tanh
 from .random import bernoulli_scale, dropout, keep_random_tokens
@@ -20,6 +20,7 @@ from .shape import (
     contiguous,
     expand,
     flatten,
+    gather,
     narrow,
     permute,
     reshape,
@@ -45,8 +46,10 @@ __all__ = [
     "expand",
     "flatten",
     "gelu",
+    "gather",
     "interpolate",
     "keep_random_tokens",
+    "label_smoothing_cross_entropy",
     "layer_norm",
     "linear",
     "matmul",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from ..engine.autocast import cast_to_float32
+from ..engine.autocast import cast_to_float32, to
 from ..engine.autograd import Saved, record
 from ..engine.tensor import Tensor
+from ..units import DType
+from .pointwise import add, mul
+from .reduce import mean
+from .shape import gather, reshape
 
-__all__ = ["cross_entropy"]
+__all__ = ["cross_entropy", "label_smoothing_cross_entropy"]
 
 Grads = list["Tensor | None"]
 
@@ -17,17 +21,30 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     ``log_softmax`` runs at the logits' own type (it is called with an explicit dtype, which autocast respects) and
     saves its output; ``nll_loss`` is on the fp32 list, so autocast copies the result to fp32 and saves that too.
     """
-    return _nll_loss(cast_to_float32(_log_softmax(logits)), target)
+    return _nll_loss(cast_to_float32(_log_softmax(logits, logits.dtype)), target)
 
 
-def _log_softmax(x: Tensor) -> Tensor:
-    out = Tensor.empty(x.run, x.shape, x.dtype)
-    run, shape = x.run, x.shape
+def label_smoothing_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """timm's ``LabelSmoothingCrossEntropy`` (timm 1.0.31, loss/cross_entropy.py), line by line: [B, K], [B] -> scalar."""
+    log_probabilities = _log_softmax(logits, DType.float32 if logits.run.autocast else logits.dtype)
+    nll_loss = mul(gather(log_probabilities, target.alias((*target.shape, 1), (1, 1)), 1), -1.0)
+    nll_loss = reshape(nll_loss, *target.shape)
+    smooth_loss = mul(mean(log_probabilities, 1), -1.0)
+    loss = add(mul(nll_loss, 0.9), mul(smooth_loss, 0.1))
+    return mean(loss, 0)
+
+
+def _log_softmax(x: Tensor, dtype: DType) -> Tensor:
+    """Saves its output; half goes to float inside the kernel, bfloat16 is copied first, as in ``softmax``."""
+    fused = x.dtype is DType.float16 and dtype is DType.float32
+    operand = x if fused else to(x, dtype)
+    out = Tensor.empty(x.run, x.shape, dtype)
+    run, shape, source = x.run, x.shape, x.dtype
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
-        return (Tensor.empty(run, shape, saved[0].dtype),)
+        return (Tensor.empty(run, shape, source if fused else saved[0].dtype),)
 
-    return record(out, (x,), backward, (out,))
+    return record(out, (operand,), backward, (out,))
 
 
 def _nll_loss(x: Tensor, target: Tensor) -> Tensor:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ..engine.autograd import Saved, record
-from ..engine.tensor import Tensor, contiguous_strides, pointwise_strides
+from ..engine.tensor import Tensor, pointwise_strides
 from ..units import DType
 from .pointwise import like, mul
+from .shape import gather
 
 __all__ = ["bernoulli_scale", "dropout", "keep_random_tokens"]
 
@@ -36,7 +37,7 @@ def bernoulli_scale(x: Tensor) -> Tensor:
 def keep_random_tokens(x: Tensor, keep: int) -> Tensor:
     """timm's PatchDropout: x [B, L, C] -> [B, keep, C] by ``gather`` over an argsort of random numbers.
 
-    Saves its input and the index expanded to every channel as a view: 8 bytes per token of the full sequence (GatherBackward0).
+    Saves its input and the index expanded to every channel as a view: 8 bytes per token of the full sequence.
     """
     batch, length, channels = x.shape
     run = x.run
@@ -45,13 +46,4 @@ def keep_random_tokens(x: Tensor, keep: int) -> Tensor:
     order = Tensor.empty(run, (batch, length), DType.int64)
     positions = run.workspace(8 * length)  # the sort's own arange
     del noise, sorted_noise, positions
-    index = order.alias((batch, keep, channels), (length, 1, 0))
-    out = Tensor.empty(run, (batch, keep, channels), x.dtype)
-    shape = x.shape
-
-    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
-        (grad,) = grads
-        assert grad is not None
-        return (Tensor.empty(run, shape, grad.dtype, strides=contiguous_strides(shape)),)
-
-    return record(out, (x,), backward, (x, index))
+    return gather(x, order.alias((batch, keep, channels), (length, 1, 0)), 1)

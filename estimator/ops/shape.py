@@ -8,7 +8,7 @@ from ..engine.autograd import Saved, record, record_all
 from ..engine.tensor import Shape, Tensor, contiguous_strides
 
 __all__ = [
-    "cat", "chunk", "contiguous", "expand", "flatten", "narrow", "permute", "reshape", "select", "split", "stack",
+    "cat", "chunk", "contiguous", "expand", "flatten", "gather", "narrow", "permute", "reshape", "select", "split", "stack",
     "transpose", "unbind", "view", "view_strides",
 ]  # fmt: skip
 
@@ -180,6 +180,20 @@ def narrow(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
     """``x[start:stop]`` along ``dim``; SliceBackward0 allocates the whole of ``x``."""
     out = x.alias((*x.shape[:dim], stop - start, *x.shape[dim + 1 :]), x.strides)
     return _scattered_backward(x, out)
+
+
+def gather(x: Tensor, index: Tensor, dim: int) -> Tensor:
+    """``x.gather(dim, index)``: saves input and index; GatherBackward0 scatters into zeros like the input."""
+    out = Tensor.empty(x.run, index.shape, x.dtype)
+    shape, run = x.shape, x.run
+    del dim
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        return (Tensor.empty(run, shape, grad.dtype),)
+
+    return record(out, (x,), backward, (x, index))
 
 
 def cat(tensors: list[Tensor], dim: int) -> Tensor:
