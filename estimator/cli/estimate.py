@@ -18,7 +18,7 @@ __all__ = ["command"]
 @setting_options
 @json_option
 @out_options
-def command(model: str | None, as_json: bool, out: str | None, force: bool, **given: Any) -> int:
+def command(*, model: str | None, as_json: bool, out: str | None, force: bool, **given: Any) -> int:
     """What one training step needs: the peak, what it is made of, layer by layer.
 
     MODEL is a timm name, a Hugging Face id or a folder with a config.json; google/vit-base-patch16-224 if left out.

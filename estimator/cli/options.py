@@ -113,7 +113,7 @@ class SectionedCommand(click.Command):
         lines: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is not None:
+            if record is not None and isinstance(param, click.Option):
                 lines.setdefault(headings.get(param.name or "", "Output"), []).append(record)
         for heading in (*SECTIONS, "Output"):
             if heading in lines:

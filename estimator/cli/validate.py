@@ -32,13 +32,7 @@ _NEEDED = ("torch", "torchvision", "timm", "transformers", "accelerate")
 @json_option
 @out_options
 def command(
-    model: str | None,
-    backend: str,
-    tolerance: str,
-    as_json: bool,
-    out: str | None,
-    force: bool,
-    **given: Any,
+    *, model: str | None, backend: str, tolerance: str, as_json: bool, out: str | None, force: bool, **given: Any
 ) -> int:
     """Run the very same step with the real model and compare it with the estimate.
 

@@ -60,10 +60,8 @@ class Report:
 
 def format_cell(value: Cell, kind: ColumnKind, unknown: str = UNKNOWN) -> str:
     """A value as a person reads it; ``None`` is ``unknown``, never zero, and an empty string stays empty."""
-    if value is None:
-        return unknown
-    if isinstance(value, str):
-        return value
+    if value is None or isinstance(value, str):
+        return unknown if value is None else value
     if kind == "bytes":
         return format_bytes(int(value))
     if kind == "signed_bytes":
