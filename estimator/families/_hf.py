@@ -73,10 +73,11 @@ def read_config(
     """config.json with the user's settings put in: the fields that a family knows, as constructor arguments."""
     fields = {field: value for field, value in config.items() if field in known}
     for setting, field in OVERRIDES.items():
-        if (value := getattr(settings, setting)) is not None:
-            if field not in known:
-                raise InvalidRequest(f"{name} has no {field}; leave out --{setting.replace('_', '-')}")
+        value = getattr(settings, setting)
+        if field in known and value is not None:
             fields[field] = value
+        elif value:
+            raise InvalidRequest(f"{name} has no {field}; leave out --{setting.replace('_', '-')}")
     for setting in ("window", "patch_drop"):
         if getattr(settings, setting):
             raise InvalidRequest(f"{name} has no {setting}; leave out --{setting.replace('_', '-')}")

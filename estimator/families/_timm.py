@@ -126,8 +126,8 @@ class GluMlp(Module):
 
     def __init__(self, scope: Scope, dim: int, hidden: int, config: BlockConfig) -> None:
         super().__init__(scope)
-        self.swish, self.drop = config.mlp_layer == "SwiGLUPacked", config.proj_drop
-        self.act = ops.silu if self.swish else ACTIVATIONS[config.act_layer]
+        self.gate_last, self.drop = config.mlp_layer == "GluMlp", config.proj_drop
+        self.act = ACTIVATIONS[config.act_layer]  # the block's choice, not the silu of the partial
         self.fc1 = Linear(scope / "fc1", dim, hidden, bias=config.proj_bias)
         self.norm = NORMS[config.norm_layer](scope / "norm", hidden // 2) if config.scale_mlp_norm else None
         self.fc2 = Linear(scope / "fc2", hidden // 2, dim, bias=config.proj_bias)
@@ -135,7 +135,7 @@ class GluMlp(Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.fc1(x)
         x1, x2 = ops.chunk(x, 2, 2)
-        x = ops.mul(self.act(x1), x2) if self.swish else ops.mul(x1, self.act(x2))
+        x = ops.mul(x1, self.act(x2)) if self.gate_last else ops.mul(self.act(x1), x2)
         x = ops.dropout(x, self.drop)
         if self.norm is not None:
             x = self.norm(x)
@@ -149,7 +149,7 @@ class SwiGLU(Module):
 
     def __init__(self, scope: Scope, dim: int, hidden: int, config: BlockConfig) -> None:
         super().__init__(scope)
-        self.drop = config.proj_drop
+        self.act, self.drop = ACTIVATIONS[config.act_layer], config.proj_drop
         self.fc1_g = Linear(scope / "fc1_g", dim, hidden, bias=config.proj_bias)
         self.fc1_x = Linear(scope / "fc1_x", dim, hidden, bias=config.proj_bias)
         self.norm = NORMS[config.norm_layer](scope / "norm", hidden) if config.scale_mlp_norm else None
@@ -158,7 +158,7 @@ class SwiGLU(Module):
     def forward(self, x: Tensor) -> Tensor:
         x_gate = self.fc1_g(x)
         x = self.fc1_x(x)
-        x = ops.mul(ops.silu(x_gate), x)
+        x = ops.mul(self.act(x_gate), x)
         x = ops.dropout(x, self.drop)
         if self.norm is not None:
             x = self.norm(x)

@@ -1,0 +1,164 @@
+"""A model's name -> its configuration, from ``data/models`` or from a folder with a config.json.
+
+Names are timm's (a pretrained tag and the prefixes ``timm/`` and ``hf_hub:timm/`` are accepted), Hugging Face ids,
+or a path. Nothing a user hands in is executed or unpickled: a config.json is read as JSON, up to 10 MB.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from .errors import InvalidRequest, NotModelled, UnknownName, did_you_mean
+
+__all__ = ["ModelConfig", "names", "resolve"]
+
+_MAX_CONFIG_BYTES = 10_000_000
+_TIMM_PREFIXES = ("hf_hub:timm/", "hf-hub:timm/", "timm/")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """What a family builds from: the library's own configuration fields.
+
+    ``num_parameters`` is the library's count at 1000 classes, None for a folder's model.
+    """
+
+    name: str
+    library: str
+    family: str
+    class_name: str
+    config: Mapping[str, Any]
+    num_parameters: int | None
+
+
+@cache
+def _catalogue(library: str) -> Mapping[str, Any]:
+    text = files("vitmem.data.models").joinpath(f"{library}.json").read_text(encoding="utf-8")
+    loaded: Mapping[str, Any] = json.loads(text)
+    return loaded
+
+
+def names(pattern: str | None = None) -> list[str]:
+    """The catalogued names, timm's first; ``pattern`` is a shell pattern or a part of a name."""
+    known = [*_catalogue("timm")["models"], *_catalogue("transformers")["models"]]
+    if pattern is None:
+        return known
+    wanted = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
+    return [name for name in known if fnmatch.fnmatch(name.casefold(), wanted.casefold())]
+
+
+def resolve(model: str) -> ModelConfig:
+    """The configuration behind ``model``; raises UnknownName, InvalidRequest or NotModelled with what to do."""
+    if not model.strip():
+        raise InvalidRequest("the model name is empty; name a model such as google/vit-base-patch16-224")
+    if model.startswith("torchvision/"):
+        raise NotModelled(f"{model}: torchvision's models are not modelled yet; timm and transformers have the same ones")
+    if model in _catalogue("transformers")["models"]:
+        return _from_row("transformers", model)
+    name = _timm_name(model)
+    if name in _catalogue("timm")["models"]:
+        return _from_row("timm", name)
+    if reason := _catalogue("timm")["skipped"].get(name):
+        raise NotModelled(f"{name} is not modelled: {reason}")
+    if model.startswith((".", "/", "~")) or Path(model).exists():
+        return _from_folder(model, Path(model).expanduser())
+    raise UnknownName(f"unknown model {model!r}{did_you_mean(name, names())}; `vitmem models` lists what is known")
+
+
+def _timm_name(model: str) -> str:
+    for prefix in _TIMM_PREFIXES:
+        model = model.removeprefix(prefix)
+    return model.split(".", 1)[0] if "/" not in model else model
+
+
+def _from_row(library: str, name: str) -> ModelConfig:
+    row = _catalogue(library)["models"][name]
+    return ModelConfig(
+        name=name,
+        library=library,
+        family=row["family"],
+        class_name=row["class"],
+        config=row["config"],
+        num_parameters=row["num_parameters"],
+    )
+
+
+def _from_folder(model: str, path: Path) -> ModelConfig:
+    """A folder written by ``save_pretrained``, of transformers or of timm."""
+    if not path.exists():
+        raise InvalidRequest(f"{model} does not exist; give a folder that holds a config.json, or a model's name")
+    config = _read_json(path / "config.json" if path.is_dir() else path)
+    if isinstance(architecture := config.get("architecture"), str):
+        return _from_timm_folder(model, architecture, config)
+    model_type = config.get("model_type")
+    families = _catalogue("transformers")["families"]
+    if not isinstance(model_type, str):
+        raise InvalidRequest(f"{model}: config.json has no model_type; is it a transformers model?")
+    if model_type not in families:
+        raise NotModelled(f"{model}: model_type {model_type!r} is not modelled; modelled are {', '.join(sorted(families))}")
+    defaults = _catalogue("transformers")["defaults"][model_type]
+    fields = {name: _checked(model, name, config.get(name, default), default) for name, default in defaults.items()}
+    return ModelConfig(
+        name=model,
+        library="transformers",
+        family=families[model_type]["family"],
+        class_name=families[model_type]["class"],
+        config={"model_type": model_type, **fields},
+        num_parameters=None,
+    )
+
+
+def _from_timm_folder(model: str, architecture: str, config: Mapping[str, Any]) -> ModelConfig:
+    known = resolve(architecture)
+    arguments = config.get("model_args") or {}
+    if not isinstance(arguments, dict):
+        raise InvalidRequest(f"{model}: model_args in config.json must be an object")
+    return dataclasses.replace(known, name=model, config={**known.config, **arguments}, num_parameters=None)
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        text = _read_text(path)
+    except OSError as error:
+        raise InvalidRequest(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{path} is not UTF-8 text") from error
+    try:
+        loaded = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{path} is not valid JSON: {str(error).splitlines()[0]}") from error
+    if not isinstance(loaded, dict):
+        raise InvalidRequest(f"{path} holds no JSON object")
+    return loaded
+
+
+def _read_text(path: Path) -> str:
+    if not path.is_file():
+        raise InvalidRequest(f"{path} is not a file; give a folder written by save_pretrained")
+    if path.stat().st_size > _MAX_CONFIG_BYTES:
+        raise InvalidRequest(f"{path} is larger than 10 MB; that is no model configuration")
+    return path.read_text(encoding="utf-8")
+
+
+def _checked(model: str, name: str, value: Any, default: Any) -> Any:
+    """A field of a user's config.json, of the same kind as the library's default."""
+    if name in {"image_size", "patch_size"} and isinstance(value, list) and len(value) == 2:
+        return [_checked(model, name, side, 1) for side in value]
+    if isinstance(default, bool):
+        valid = isinstance(value, bool)
+    elif isinstance(default, int):
+        valid = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    elif isinstance(default, float):
+        valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
+    else:
+        valid = isinstance(value, type(default))
+    if not valid:
+        raise InvalidRequest(f"{model}: {name} is {value!r} in config.json; expected something like {default!r}")
+    return value

@@ -1,0 +1,100 @@
+"""Every catalogued name: the parameters that a family makes are the library's, in number and by name."""
+
+from __future__ import annotations
+
+import pytest
+from vitmem import catalog, families
+from vitmem.engine import Run, Scope
+from vitmem.errors import InvalidRequest
+from vitmem.kernels import Kernels
+from vitmem.settings import TrainSettings
+from vitmem.units import DType
+
+NAMES = catalog.names()
+
+
+def built(name, **settings):
+    """The parameters of ``name`` as its family makes them: path -> shape."""
+    plan = families.plan(catalog.resolve(name), TrainSettings.of(name, **settings))
+    scope = Scope(Run(kernels=Kernels(), parameter_dtype=DType.float32))
+    plan.build(scope)
+    return {path: tensor.shape for path, tensor in scope.parameters.items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_parameter_count_is_the_librarys(name):
+    sizes = built(name)
+    total = 0
+    for shape in sizes.values():
+        count = 1
+        for side in shape:
+            count *= side
+        total += count
+    assert total == catalog.resolve(name).num_parameters
+
+
+def library_parameters(name):
+    """The real model's parameters, on the meta device."""
+    torch = pytest.importorskip("torch")
+    model = catalog.resolve(name)
+    with torch.device("meta"):
+        if model.library == "timm":
+            timm = pytest.importorskip("timm")
+            real = timm.create_model(name, num_classes=1000)
+        else:
+            transformers = pytest.importorskip("transformers")
+            config = transformers.AutoConfig.for_model(**model.config, num_labels=1000)
+            real = getattr(transformers, model.class_name)(config)
+    return {path: tuple(parameter.shape) for path, parameter in real.named_parameters()}
+
+
+SPREAD = [
+    "vit_base_patch16_224", "deit_base_distilled_patch16_224", "deit3_small_patch16_224", "aimv2_1b_patch14_224",
+    "vit_base_patch16_siglip_224", "vit_base_patch16_clip_224", "vit_base_patch14_reg4_dinov2",
+    "vit_small_patch16_18x2_224", "vit_base_patch16_rpn_224", "vit_giant_patch14_dinov2",
+    "vit_so150m_patch16_reg4_map_256", "vit_xsmall_patch16_clip_224", "vit_wee_patch16_reg1_gap_256",
+    "google/vit-base-patch16-224", "facebook/deit-tiny-distilled-patch16-224",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_every_parameter_has_the_librarys_name_and_shape(name):
+    assert built(name) == library_parameters(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SPREAD])
+def test_every_parameter_of_every_name(name):
+    assert built(name) == library_parameters(name)
+
+
+@pytest.mark.slow
+def test_the_catalogue_can_be_made_again():
+    import importlib.util
+    from pathlib import Path
+
+    script = Path(__file__).parent.parent / "scripts" / "make_catalogue.py"
+    spec = importlib.util.spec_from_file_location("make_catalogue", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, text in module.catalogues().items():
+        assert (script.parent.parent / "data" / "models" / name).read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("vit_base_patch16_224", {"heads": 7}, "not divisible"),
+        ("google/vit-base-patch16-224", {"dim": 100}, "not divisible"),
+        ("vit_base_patch16_224", {"res": 8}, "smaller than one patch"),
+        ("google/vit-base-patch16-224", {"patch": 300}, "smaller than one patch"),
+        ("vit_base_patch16_224", {"window": 7}, "no windows"),
+        ("google/vit-base-patch16-224", {"window": 7}, "no window"),
+        ("google/vit-base-patch16-224", {"patch_drop": 0.5}, "no patch_drop"),
+        ("google/vit-base-patch16-224", {"drop_path": 0.1}, "no drop_path_rate"),
+        ("vit_base_patch16_224", {"attn": "flash_attention_2"}, "use --attn sdpa"),
+    ],
+)
+def test_what_the_library_refuses_is_an_error(name, settings, message):
+    with pytest.raises(InvalidRequest, match=message):
+        built(name, **settings)
