@@ -1,0 +1,125 @@
+"""Settings to the real model, on the meta device: built, adapted to ``train`` and checkpointing, in training mode."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitmem.errors import InvalidRequest, NotModelled
+from vitmem.settings import TrainSettings
+
+from . import build_timm, build_transformers
+from .hub import is_known
+
+__all__ = ["DTYPES", "Built", "build_model"]
+
+DTYPES = {"pure-fp16": torch.float16, "pure-bf16": torch.bfloat16}
+
+_NOT_YET = {"compile": False, "gpus": 1, "offload": "none", "parallel": (None, "none")}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """The model with what the loop needs to know: ``image_size`` is (height, width) in pixels."""
+
+    model: nn.Module
+    library: str
+    image_size: tuple[int, int]
+    takes_num_items: bool
+
+
+def build_model(settings: TrainSettings, device: str = "meta") -> Built:
+    """The model that ``settings`` name, ready to train, as its library builds it."""
+    _refuse_unmodelled(settings)
+    with _named_refusals(settings):
+        built = _build(settings, device)
+    built.model.train()
+    if settings.precision in DTYPES:
+        built.model.to(DTYPES[settings.precision])
+    _select_trained(built, settings)
+    if settings.grad_checkpointing:
+        _checkpoint(built, settings.checkpoint_layers)
+    return built
+
+
+def _build(settings: TrainSettings, device: str) -> Built:
+    if is_known(settings.model):
+        model, size = build_transformers.build(settings, device)
+        return Built(model=model, library="transformers", image_size=size, takes_num_items=_takes_kwargs(model))
+    model, size = build_timm.build(settings, device)
+    wrapped = settings.loop == "trainer"
+    return Built(model=model, library="timm", image_size=size, takes_num_items=wrapped and _takes_kwargs(model))
+
+
+def _takes_kwargs(model: nn.Module) -> bool:
+    """Trainer's own test (``model_accepts_loss_kwargs``): does the forward take ``**kwargs``?"""
+    declared = getattr(model, "accepts_loss_kwargs", None)
+    if declared is not None:
+        return bool(declared)
+    import inspect
+
+    parameters = inspect.signature(model.forward).parameters.values()
+    return any(parameter.kind == inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _refuse_unmodelled(settings: TrainSettings) -> None:
+    for name, usual in _NOT_YET.items():
+        value = getattr(settings, name)
+        if value not in (usual if isinstance(usual, tuple) else (usual,)):
+            raise NotModelled(f"{name}={value!r} cannot be rehearsed on the meta device")
+    if settings.train == "lora":
+        raise NotModelled("train='lora' cannot be rehearsed on the meta device")
+    if settings.attn == "flash_attention_2":
+        raise NotModelled("attn='flash_attention_2' needs the flash-attn package; rehearse with attn='sdpa'")
+
+
+@contextlib.contextmanager
+def _named_refusals(settings: TrainSettings) -> Iterator[None]:
+    """What a library refuses while building is the user's request, said in one line."""
+    try:
+        yield
+    except (AssertionError, TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, (InvalidRequest, NotModelled)):
+            raise
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InvalidRequest(f"{settings.model} cannot be built with these settings: {reason}") from error
+
+
+# what is trained
+
+
+def _select_trained(built: Built, settings: TrainSettings) -> None:
+    core = build_timm if built.library == "timm" else build_transformers
+    if settings.train == "linear-probe":
+        built.model.requires_grad_(False)
+        for head in core.classifiers(built.model):
+            head.requires_grad_(True)
+    if settings.freeze_layers is not None:
+        for part in core.first_parts(built.model, settings.freeze_layers):
+            part.requires_grad_(False)
+
+
+# activation checkpointing
+
+
+def _checkpoint(built: Built, first: int | None) -> None:
+    """The library's own switch; with ``first``, the same checkpoint function on the first blocks only."""
+    if built.library == "transformers":
+        build_transformers.enable_checkpointing(built.model, first)
+        return
+    core: Any = build_timm.unwrapped(built.model)
+    if not hasattr(core, "set_grad_checkpointing"):
+        raise InvalidRequest(f"{type(core).__name__} of timm has no gradient checkpointing")
+    if first is None:
+        core.set_grad_checkpointing(True)
+        return
+    from timm.models._manipulate import checkpoint
+
+    for block in build_timm.blocks(built.model)[:first]:
+        block.forward = functools.partial(checkpoint, block.forward)

@@ -1,0 +1,65 @@
+"""Configurations of transformers models without the hub: a folder's ``config.json`` or the packaged copies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from vitmem.errors import InvalidRequest, NotModelled, UnknownName, did_you_mean
+
+__all__ = ["find_config", "is_known"]
+
+_SUFFIX = "ForImageClassification"
+
+
+def find_config(model: str) -> tuple[str, dict[str, Any]]:
+    """The class name and the ``config.json`` of a hub id or of a folder; nothing is downloaded, nothing executed."""
+    folder = Path(model)
+    if folder.is_dir():
+        return _from_folder(folder)
+    known = _packaged()
+    if model not in known:
+        raise UnknownName(f"no configuration of {model!r} is packaged{did_you_mean(model, known)}")
+    entry = known[model]
+    return entry["class"], dict(entry["config"])
+
+
+def is_known(model: str) -> bool:
+    """Whether ``model`` is a folder with a configuration or a packaged hub id."""
+    return (Path(model) / "config.json").is_file() or model in _packaged()
+
+
+def _packaged() -> Mapping[str, Any]:
+    source = resources.files("vitmem.data.models") / "transformers.json"
+    if not source.is_file():
+        return {}
+    models: Mapping[str, Any] = json.loads(source.read_text(encoding="utf-8"))["models"]
+    return models
+
+
+def _from_folder(folder: Path) -> tuple[str, dict[str, Any]]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise InvalidRequest(f"{folder} has no config.json; save the model's configuration there")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidRequest(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise InvalidRequest(f"{path} names no model_type; it must be a transformers configuration")
+    for name in config.get("architectures") or ():
+        if str(name).endswith(_SUFFIX):
+            return str(name), config
+    return _class_of(str(config["model_type"])), config
+
+
+def _class_of(model_type: str) -> str:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as NAMES
+
+    name = NAMES.get(model_type)
+    if name is None:
+        raise NotModelled(f"transformers has no image classifier for model_type {model_type!r}")
+    return name if isinstance(name, str) else str(name[0])

@@ -1,0 +1,89 @@
+"""The third training step of the real model, rehearsed on the meta device: nothing is computed, every storage counted.
+
+Runs with and without a GPU, with CPU-only and CUDA builds of torch. What differs from plain CUDA tensors is put right in
+:mod:`vitmem.validate.tracker` (the engine's in-place sums) and :mod:`vitmem.validate.autocast` (casts and kernels).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import platform
+import warnings
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from unittest import mock
+
+from vitmem.settings import TrainSettings
+
+from .attention import SdpaChoice
+from .autocast import CudaSemantics
+from .build import build_model
+from .events import Allocation, Span
+from .loops import LOOPS, Job
+from .measurement import Measurement
+from .optim import make_optimizer
+from .summary import summarise
+from .watch import Watch
+
+__all__ = ["Rehearsal", "measure", "rehearse"]
+
+DEVICE = "meta"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """The measurement with the allocations behind it, in order of birth."""
+
+    measurement: Measurement
+    events: tuple[Allocation, ...]
+    spans: tuple[Span, ...]
+    sdpa_calls: Mapping[str, int]
+
+
+def measure(settings: TrainSettings) -> Measurement:
+    """The third step's figures; raises ``InvalidRequest`` or ``NotModelled`` where the libraries or this file refuse."""
+    return rehearse(settings).measurement
+
+
+def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
+    """The third step, allocation by allocation; ``cuda=False`` follows the CPU's rules (fp32, eager attention)."""
+    with _quiet(), _as_on_cuda():
+        built = build_model(settings, DEVICE)
+        sdpa = SdpaChoice(kernel=settings.sdpa_kernel)
+        optimizer = make_optimizer(settings, built.model)
+        watch = Watch(built, optimizer)
+        semantics = CudaSemantics(watch.tracker, sdpa, cuda=cuda)
+        job = Job(settings=settings, built=built, optimizer=optimizer, device=DEVICE)
+        with watch.tracker, semantics.active():
+            LOOPS[settings.loop](job, watch)
+    return Rehearsal(
+        measurement=summarise(watch, backend="meta", device=DEVICE, versions=_versions()),
+        events=tuple(watch.tracker.events),
+        spans=tuple(watch.spans),
+        sdpa_calls=dict(sdpa.calls),
+    )
+
+
+def _versions() -> dict[str, str]:
+    packages = ("torch", "timm", "transformers", "accelerate")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Libraries warn about meta tensors and defaults that do not change an allocation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _as_on_cuda() -> Iterator[None]:
+    """Foreach and fused implementations are offered for meta tensors as they are for CUDA's."""
+    foreach = "torch.utils._foreach_utils._get_foreach_kernels_supported_devices"
+    fused = "torch.optim.optimizer._get_fused_kernels_supported_devices"
+    with mock.patch(foreach, lambda: [DEVICE]), mock.patch(fused, lambda: [DEVICE, "cpu"]):
+        yield
+
+

@@ -1,0 +1,73 @@
+"""The real optimizer on meta parameters, told to use the implementation that it would pick on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from vitmem.errors import NotModelled, did_you_mean
+from vitmem.settings import TrainSettings
+
+__all__ = ["LOOP_DEFAULTS", "make_optimizer"]
+
+Groups = list[dict[str, Any]]
+
+#: The loop's own optimizer, where ``optim`` is not given.
+LOOP_DEFAULTS: Mapping[str, str] = {"trainer": "adamw_torch_fused", "plain": "adamw_torch", "timm": "sgd-nesterov"}
+
+_LR = 1e-3
+
+
+def _adafactor(groups: Groups) -> torch.optim.Optimizer:
+    from transformers import Adafactor
+
+    optimizer: torch.optim.Optimizer = Adafactor(groups, lr=_LR, scale_parameter=False, relative_step=False)
+    return optimizer
+
+
+_MAKERS: Mapping[str, Callable[[Groups], torch.optim.Optimizer]] = {
+    "adamw_torch": lambda groups: torch.optim.AdamW(groups, lr=_LR, foreach=True),
+    "adamw_torch_fused": lambda groups: torch.optim.AdamW(groups, lr=_LR, fused=True),
+    "sgd": lambda groups: torch.optim.SGD(groups, lr=_LR, foreach=True),
+    "sgd-momentum": lambda groups: torch.optim.SGD(groups, lr=_LR, momentum=0.9, foreach=True),
+    "sgd-nesterov": lambda groups: torch.optim.SGD(groups, lr=_LR, momentum=0.9, nesterov=True, foreach=True),
+    "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=_LR, foreach=True),
+    "rmsprop": lambda groups: torch.optim.RMSprop(groups, lr=_LR, foreach=True),
+    "adafactor": _adafactor,
+}
+
+
+def make_optimizer(settings: TrainSettings, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer over the loop's parameter groups; ``plain`` has one group, the others split by weight decay."""
+    name = settings.optim or LOOP_DEFAULTS[settings.loop]
+    maker = _MAKERS.get(name)
+    if maker is None:
+        raise NotModelled(f"optimizer {name!r} cannot be rehearsed{did_you_mean(name, _MAKERS)}")
+    return maker(_groups(settings.loop, model))
+
+
+def _groups(loop: str, model: nn.Module) -> Groups:
+    if loop == "plain":
+        return [{"params": list(model.parameters())}]
+    if loop == "timm":
+        from timm.optim import param_groups_weight_decay
+
+        return list(param_groups_weight_decay(model, weight_decay=2e-5))
+    decayed = set(_decayed_names(model))
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    return [_group(p for name, p in named if (name in decayed) is wanted) for wanted in (True, False)]
+
+
+def _group(parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
+    return {"params": list(parameters), "weight_decay": 0.0}
+
+
+def _decayed_names(model: nn.Module) -> list[str]:
+    """``Trainer.get_decay_parameter_names`` (transformers 5.24)."""
+    from transformers.trainer_pt_utils import get_parameter_names
+
+    forbidden = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
+    return list(get_parameter_names(model, [nn.LayerNorm], forbidden))

@@ -1,0 +1,89 @@
+"""From a followed run to a :class:`Measurement`: the peak, its parts, the states and the per-layer table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from .events import PHASES, Allocation, Moment, Span, kinds_at, live_at, peak_within
+from .layers import MODEL
+from .measurement import MeasuredLayer, MeasuredStates, Measurement
+from .watch import Watch
+
+__all__ = ["summarise"]
+
+
+def summarise(watch: Watch, *, backend: str, device: str, versions: Mapping[str, str]) -> Measurement:
+    """The figures of the reported step."""
+    events = watch.tracker.events
+    peaks = {phase: _highest(events, [s for s in watch.spans if s.phase == phase]) for phase in PHASES}
+    phase = max(PHASES, key=lambda name: peaks[name].bytes)
+    peak = peaks[phase]
+    parameters = list(watch.built.model.parameters())
+    return Measurement(
+        backend=backend,
+        peak_bytes=peak.bytes,
+        peak_phase=phase,
+        peak_layer=MODEL if peak.newest is None else peak.newest.layer,
+        at_peak=kinds_at(events, peak.tick),
+        phases={name: moment.bytes for name, moment in peaks.items()},
+        states=_states(watch),
+        layers=_layers(watch),
+        num_parameters=sum(p.numel() for p in parameters),
+        num_trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+        versions=versions,
+        device=device,
+    )
+
+
+def _highest(events: list[Allocation], spans: list[Span]) -> Moment:
+    return max((peak_within(events, span) for span in spans), key=lambda moment: moment.bytes)
+
+
+def _states(watch: Watch) -> MeasuredStates:
+    events = watch.tracker.events
+    kinds = kinds_at(events, watch.forward_tick)
+    return MeasuredStates(
+        parameter_bytes=kinds.get("parameters", 0),
+        buffer_bytes=kinds.get("buffers", 0),
+        gradient_bytes=watch.gradient_bytes,
+        optimizer_bytes=watch.optimizer_bytes,
+        saved_activation_bytes=sum(event.bytes for event in _saved(watch)),
+        autocast_weight_bytes=kinds.get("autocast_weights", 0),
+        end_of_forward_bytes=live_at(events, watch.forward_tick),
+        end_of_backward_bytes=live_at(events, watch.backward_tick),
+        end_of_step_bytes=live_at(events, watch.spans[-1].ends),
+    )
+
+
+def _saved(watch: Watch) -> list[Allocation]:
+    """Storages made during the last forward that live at its end, less what only a name of the loop holds."""
+    begins = max(span.begins for span in watch.spans if span.phase == "forward")
+    return [
+        event
+        for event in watch.tracker.events
+        if event.kind == "activations"
+        and event.born > begins
+        and event.alive(watch.forward_tick)
+        and not any(event is held for held in watch.held)
+    ]
+
+
+def _layers(watch: Watch) -> tuple[MeasuredLayer, ...]:
+    """Every layer of the model in its own order; the two columns add up to the states' totals."""
+    parameters = _by_layer(event for event in watch.tracker.events if event.kind == "parameters")
+    saved = _by_layer(_saved(watch))
+    modules = [watch.layer(name) for name, _ in watch.built.model.named_modules()]
+    names = dict.fromkeys([*modules, *parameters, *saved])
+    return tuple(
+        MeasuredLayer(name=name, parameter_bytes=parameters[name], saved_activation_bytes=saved[name])
+        for name in names
+        if parameters[name] or saved[name]
+    )
+
+
+def _by_layer(events: Iterable[Allocation]) -> Counter[str]:
+    totals: Counter[str] = Counter()
+    for event in events:
+        totals[event.layer] += event.bytes
+    return totals
