@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import catalog, families, scope
-from .catalog import ModelConfig
 from .families import Plan
 from .kernels import Kernels
 from .ledger import Ledger
@@ -17,21 +16,18 @@ from .settings import TrainSettings
 from .step import Step
 from .timeline import PhaseSummary, layer_peaks, phase_summaries, snapshot
 
-__all__ = ["estimate_settings"]
+__all__ = ["Played", "estimate_settings", "resolved"]
 
 PHASES = ("forward", "backward", "optimizer_step")
 
 
 def estimate_settings(settings: TrainSettings) -> Estimate:
     """The memory of one steady-state training step; raises a VitmemError where no honest answer exists."""
-    scope.check(settings)
-    model = catalog.resolve(settings.model)
-    plan = families.plan(model, settings)
-    settings = _resolved(settings, plan)
+    plan, settings = resolved(settings)
     played = Played(plan, settings)
     return Estimate(
         request=_request(settings, plan, played.step),
-        model=_model_info(model, plan, played.step),
+        model=_model_info(plan, played.step),
         peak=_peak(played),
         at_peak=_by_kind(played.ledger, played.allocated.event),
         at_tensor_peak=_by_kind(played.ledger, played.tensors.event),
@@ -64,10 +60,12 @@ class Played:
         self.allocated = max((s.allocated_peak for s in self.summaries), key=lambda moment: moment.total_bytes)
 
 
-def _resolved(settings: TrainSettings, plan: Plan) -> TrainSettings:
-    """Nothing left to choose: the loop's own optimizer and the attention that runs."""
+def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
+    """The model's plan, and settings that leave nothing to choose: the loop's optimizer, the attention that runs."""
+    scope.check(settings)
+    plan = families.plan(catalog.resolve(settings.model), settings)
     loop = LOOPS[settings.loop]
-    return dataclasses.replace(
+    return plan, dataclasses.replace(
         settings,
         optim=settings.optim or loop.optim,
         zero_grad=settings.zero_grad or "after-step",
@@ -86,7 +84,8 @@ def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, An
     return request
 
 
-def _model_info(model: ModelConfig, plan: Plan, step: Step) -> ModelInfo:
+def _model_info(plan: Plan, step: Step) -> ModelInfo:
+    model = plan.model
     return ModelInfo(
         name=model.name,
         library=model.library,

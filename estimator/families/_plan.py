@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine import Module, Scope
 from ..errors import InvalidRequest
 from ..settings import TrainSettings
+
+if TYPE_CHECKING:
+    from ..catalog import ModelConfig
 
 __all__ = ["Plan", "apply_overrides", "linear_rates", "require_divisible"]
 
@@ -24,6 +27,7 @@ class Plan:
     ``attn`` is what really runs.
     """
 
+    model: ModelConfig
     build: Callable[[Scope], Module]
     image_size: tuple[int, int]
     patch_size: tuple[int, int]

@@ -50,6 +50,7 @@ def plan(model: ModelConfig, settings: TrainSettings, prefix: str = "vit", token
     """The model that ``AutoModelForImageClassification.from_config`` builds; raises where transformers would."""
     config = Config(**read_config(model.name, model.config, settings, KNOWN))
     return Plan(
+        model=model,
         build=partial(ForImageClassification, config=config, prefix=prefix, tokens=tokens),
         image_size=config.image_size,
         patch_size=config.patch_size,

@@ -104,6 +104,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
     config = _configured(model, settings)
     attn = "sdpa" if config.fused_attn else "eager"
     return Plan(
+        model=model,
         build=partial(VisionTransformer, config=config),
         image_size=config.img_size,
         patch_size=config.patch_size,

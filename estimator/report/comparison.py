@@ -27,7 +27,7 @@ def comparison_report(document: Mapping[str, Any]) -> Report:
     errors = {name: value for name, value in document["relative_error"].items() if value is not None}
     tables = [
         _figures(estimate["peak"], measurement["peak"], document["relative_error"]),
-        _pairs("at_peak", "kind", "What the peak is made of", estimate["at_peak"], measurement.get("at_peak") or {}),
+        _pairs("at_peak", "kind", "What the peak is made of", _kinds(document), measurement.get("at_peak") or {}),
         _pairs("phases", "phase", "Largest moment of each phase (tensors)", *_phases(estimate, measurement)),
         *_layers(estimate["layers"], measurement.get("layers") or ()),
     ]
@@ -85,6 +85,14 @@ def _pairs(name: str, column: str, title: str, estimate: Mapping[str, Any], meas
 
 def _pair(estimate: int | None, measured: int | None) -> tuple[Cell, Cell, Cell]:
     return estimate, measured, None if estimate is None or measured is None else estimate - measured
+
+
+def _kinds(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The estimate's kinds at the moment that the backend measured: a backend without allocator sees tensors only."""
+    estimate, measured = document["estimate"], document["measurement"]["peak"]
+    sees_allocator = measured.get("allocated_bytes") is not None
+    kinds: Mapping[str, Any] = estimate["at_peak"] if sees_allocator else estimate["at_tensor_peak"]
+    return kinds
 
 
 def _phases(*sides: Mapping[str, Any]) -> tuple[dict[str, int | None], ...]:
