@@ -30,56 +30,77 @@ def make_layers(depth: int = 12) -> tuple[Layer, ...]:
     )
 
 
+def make_model() -> ModelInfo:
+    """ViT-B at 512 px."""
+    return ModelInfo(
+        name="google/vit-base-patch16-224",
+        library="transformers",
+        family="hf_vit",
+        num_parameters=87_201_256,
+        num_trainable_parameters=87_201_256,
+        num_tokens=1025,
+        image_size=(512, 512),
+    )
+
+
+def make_peak(tensor_bytes: int, allocated_bytes: int) -> Peak:
+    """A peak of which only two figures are known."""
+    return Peak(
+        tensor_bytes=tensor_bytes,
+        allocated_bytes=allocated_bytes,
+        reserved_bytes=None,
+        device_bytes=None,
+        device_low_bytes=None,
+        device_high_bytes=None,
+        phase="backward",
+        layer="vit.layers.11",
+    )
+
+
+def make_phases(tensors: int, allocated: int) -> dict[str, PhasePeak | None]:
+    """The backward pass is the largest; two phases are not known."""
+    state = 660 * MIB
+    return {
+        "forward": PhasePeak(tensor_bytes=tensors - MIB, allocated_bytes=allocated - MIB),
+        "backward": PhasePeak(tensor_bytes=tensors, allocated_bytes=allocated),
+        "optimizer_step": PhasePeak(tensor_bytes=1400 * MIB, allocated_bytes=1401 * MIB),
+        "first_step": PhasePeak(tensor_bytes=tensors - state, allocated_bytes=allocated - state),
+        "evaluation": None,
+        "resume": None,
+    }
+
+
+AT_PEAK = dict.fromkeys(KINDS, 0) | {
+    "parameters": 330 * MIB,
+    "optimizer_state": 660 * MIB,
+    "activations": 3000 * MIB,
+    "inputs": 24 * MIB,
+    "autocast_weights": 165 * MIB,
+    "workspaces": 33 * MIB,
+    "rounding": 12345,
+}
+
+STATES = States(
+    parameter_bytes=330 * MIB,
+    buffer_bytes=0,
+    gradient_bytes=330 * MIB,
+    optimizer_bytes=660 * MIB,
+    saved_activation_bytes=3000 * MIB,
+)
+
+
 def make_estimate(**changes: Any) -> Estimate:
     """A plausible estimate whose kinds add up to the allocated peak; ``changes`` replace whole fields."""
-    at_peak = dict.fromkeys(KINDS, 0) | {
-        "parameters": 330 * MIB,
-        "optimizer_state": 660 * MIB,
-        "activations": 3000 * MIB,
-        "inputs": 24 * MIB,
-        "autocast_weights": 165 * MIB,
-        "workspaces": 33 * MIB,
-        "rounding": 12345,
-    }
-    allocated = sum(at_peak.values())
-    tensors = allocated - at_peak["workspaces"] - at_peak["rounding"]
+    allocated = sum(AT_PEAK.values())
+    tensors = allocated - AT_PEAK["workspaces"] - AT_PEAK["rounding"]
     fields: dict[str, Any] = {
-        "request": TrainSettings(res=512).to_dict() | {"optim": "adamw_torch_fused", "attn": "sdpa"},  # type: ignore[arg-type]
-        "model": ModelInfo(
-            name="google/vit-base-patch16-224",
-            library="transformers",
-            family="hf_vit",
-            num_parameters=87_201_256,
-            num_trainable_parameters=87_201_256,
-            num_tokens=1025,
-            image_size=(512, 512),
-        ),
-        "peak": Peak(
-            tensor_bytes=tensors,
-            allocated_bytes=allocated,
-            reserved_bytes=None,
-            device_bytes=None,
-            device_low_bytes=None,
-            device_high_bytes=None,
-            phase="backward",
-            layer="vit.layers.11",
-        ),
-        "at_peak": at_peak,
-        "phases": {
-            "forward": PhasePeak(tensor_bytes=tensors - MIB, allocated_bytes=allocated - MIB),
-            "backward": PhasePeak(tensor_bytes=tensors, allocated_bytes=allocated),
-            "optimizer_step": PhasePeak(tensor_bytes=1400 * MIB, allocated_bytes=1401 * MIB),
-            "first_step": PhasePeak(tensor_bytes=tensors - 660 * MIB, allocated_bytes=allocated - 660 * MIB),
-            "evaluation": None,
-            "resume": None,
-        },
-        "states": States(
-            parameter_bytes=330 * MIB,
-            buffer_bytes=0,
-            gradient_bytes=330 * MIB,
-            optimizer_bytes=660 * MIB,
-            saved_activation_bytes=3000 * MIB,
-        ),
+        "request": TrainSettings.of(res=512).to_dict() | {"optim": "adamw_torch_fused", "attn": "sdpa"},
+        "model": make_model(),
+        "peak": make_peak(tensors, allocated),
+        "at_peak": AT_PEAK,
+        "at_tensor_peak": AT_PEAK | {"workspaces": 0, "rounding": 0},
+        "phases": make_phases(tensors, allocated),
+        "states": STATES,
         "scaling": Scaling(fixed_bytes=1200 * MIB, bytes_per_image=379 * MIB),
         "layers": make_layers(),
         "host": None,

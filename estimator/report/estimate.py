@@ -84,12 +84,12 @@ def _request(estimate: Estimate) -> str:
 def _verdict(verdict: Mapping[str, object]) -> str:
     gpu, headroom = verdict.get("gpu") or "the given memory", verdict.get("headroom_bytes")
     known = isinstance(headroom, int)
-    amount = format_bytes(abs(headroom)) if isinstance(headroom, int) else UNKNOWN
+    amount = format_bytes(abs(headroom)) if isinstance(headroom, int) else ""
     if verdict.get("fits") == "yes":
         return f"Fits {gpu}" + (f": {amount} to spare." if known else ".")
     if verdict.get("fits") == "no":
         return f"Does not fit {gpu}" + (f": {amount} too much." if known else ".")
-    return f"Borderline on {gpu}: headroom {amount}."
+    return f"Borderline on {gpu}: headroom {format_bytes(headroom) if isinstance(headroom, int) else UNKNOWN}."
 
 
 def _figures(estimate: Estimate) -> Table:

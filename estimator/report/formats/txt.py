@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import io
-
-from rich.console import Console
-
+from ..layout import lines_of
 from ..tables import Report
-from ..terminal import draw
 
 __all__ = ["render"]
 
 
 def render(report: Report) -> str:
-    """The lines of :func:`vitmem.report.terminal.draw`, trailing blanks removed."""
-    text = io.StringIO()
-    draw(report, Console(file=text, width=80, no_color=True, force_terminal=False, color_system=None))
-    return "\n".join(line.rstrip() for line in text.getvalue().splitlines()) + "\n"
+    """Lines without trailing blanks."""
+    return "".join("".join(span.text for span in line).rstrip() + "\n" for line in lines_of(report))
