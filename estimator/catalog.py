@@ -13,14 +13,29 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from .errors import InvalidRequest, NotModelled, UnknownName, did_you_mean
 
 __all__ = ["ModelConfig", "names", "resolve"]
 
 _MAX_CONFIG_BYTES = 10_000_000
+_MAX_STAGES = 16
 _TIMM_PREFIXES = ("hf_hub:timm/", "hf-hub:timm/", "timm/")
+
+#: Arguments of a timm constructor that change no shape; classes are a setting of their own.
+_TIMM_IGNORED = frozenset({"num_classes", "weight_init", "fix_init"})
+
+#: timm/layers/create_norm.py accepts these strings; rows hold the class's name.
+_TIMM_SPELLINGS = {"layernorm": "LayerNorm", "rmsnorm": "RmsNorm"}
+
+#: Fields that may be one number or (height, width), fields whose whole-number default may be a fraction too,
+#: and the kinds of fields whose default is None where it is not text.
+_SIZES = frozenset({"image_size", "img_size", "patch_size"})
+_RATIOS = frozenset(
+    {"mlp_ratio", "drop_rate", "mask_ratio", "layerscale_value", "layer_scale_init_value", "attention_dropout"}
+)
+_NULLABLE: Mapping[str, tuple[type, ...]] = {"init_values": (int, float), "fc_norm": (bool,)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +61,24 @@ def _catalogue(library: str) -> Mapping[str, Any]:
 
 
 def names(pattern: str | None = None) -> list[str]:
-    """The catalogued names, timm's first; ``pattern`` is a shell pattern or a part of a name."""
-    known = [*_catalogue("timm")["models"], *_catalogue("transformers")["models"]]
+    """The names that can be estimated, timm's first; ``pattern`` is a shell pattern or a part of a name.
+
+    :func:`resolve` also knows rows whose family is not modelled yet.
+    """
+    rows = {**_catalogue("timm")["models"], **_catalogue("transformers")["models"]}
+    modelled = _modelled_families()
+    known = [name for name, row in rows.items() if row["family"] in modelled]
     if pattern is None:
         return known
     wanted = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
     return [name for name in known if fnmatch.fnmatch(name.casefold(), wanted.casefold())]
+
+
+@cache
+def _modelled_families() -> frozenset[str]:
+    """A family is modelled where ``families/<family>.py`` exists; nothing is imported to find out."""
+    found = files("vitmem").joinpath("families").iterdir()
+    return frozenset(entry.name.removesuffix(".py") for entry in found if entry.name.endswith(".py"))
 
 
 def resolve(model: str) -> ModelConfig:
@@ -59,7 +86,9 @@ def resolve(model: str) -> ModelConfig:
     if not model.strip():
         raise InvalidRequest("the model name is empty; name a model such as google/vit-base-patch16-224")
     if model.startswith("torchvision/"):
-        raise NotModelled(f"{model}: torchvision's models are not modelled yet; timm and transformers have the same ones")
+        raise NotModelled(
+            f"{model}: torchvision's models are not modelled yet; timm and transformers have the same ones"
+        )
     if model in _catalogue("transformers")["models"]:
         return _from_row("transformers", model)
     name = _timm_name(model)
@@ -69,13 +98,17 @@ def resolve(model: str) -> ModelConfig:
         raise NotModelled(f"{name} is not modelled: {reason}")
     if model.startswith((".", "/", "~")) or Path(model).exists():
         return _from_folder(model, Path(model).expanduser())
-    raise UnknownName(f"unknown model {model!r}{did_you_mean(name, names())}; `vitmem models` lists what is known")
+    known = [*names(), *_catalogue("transformers")["models"], *_catalogue("timm")["skipped"]]
+    raise UnknownName(f"unknown model {model!r}{did_you_mean(name, known)}; `vitmem models` lists what is known")
 
 
 def _timm_name(model: str) -> str:
+    """timm's own spelling: no prefix, no pretrained tag (a tag changes weights, never shapes), today's name."""
     for prefix in _TIMM_PREFIXES:
         model = model.removeprefix(prefix)
-    return model.split(".", 1)[0] if "/" not in model else model
+    name = model.split(".", 1)[0] if "/" not in model else model
+    today: str = _catalogue("timm")["aliases"].get(name, name)
+    return today
 
 
 def _from_row(library: str, name: str) -> ModelConfig:
@@ -102,7 +135,9 @@ def _from_folder(model: str, path: Path) -> ModelConfig:
     if not isinstance(model_type, str):
         raise InvalidRequest(f"{model}: config.json has no model_type; is it a transformers model?")
     if model_type not in families:
-        raise NotModelled(f"{model}: model_type {model_type!r} is not modelled; modelled are {', '.join(sorted(families))}")
+        raise NotModelled(
+            f"{model}: model_type {model_type!r} is not modelled; modelled are {', '.join(sorted(families))}"
+        )
     defaults = _catalogue("transformers")["defaults"][model_type]
     fields = {name: _checked(model, name, config.get(name, default), default) for name, default in defaults.items()}
     return ModelConfig(
@@ -116,11 +151,21 @@ def _from_folder(model: str, path: Path) -> ModelConfig:
 
 
 def _from_timm_folder(model: str, architecture: str, config: Mapping[str, Any]) -> ModelConfig:
-    known = resolve(architecture)
+    if architecture not in _catalogue("timm")["models"]:
+        resolve(f"timm/{architecture}")  # raises for what is unknown or not modelled
+    known = _from_row("timm", _timm_name(architecture))
     arguments = config.get("model_args") or {}
     if not isinstance(arguments, dict):
         raise InvalidRequest(f"{model}: model_args in config.json must be an object")
-    return dataclasses.replace(known, name=model, config={**known.config, **arguments}, num_parameters=None)
+    defaults = _catalogue("timm")["defaults"][known.family]
+    changed = {}
+    for name, value in arguments.items():
+        if name in _TIMM_IGNORED:
+            continue
+        if name not in defaults:
+            raise InvalidRequest(f"{model}: unknown argument {name!r} in model_args{did_you_mean(name, defaults)}")
+        changed[name] = _checked(model, name, _TIMM_SPELLINGS.get(str(value), value), defaults[name])
+    return dataclasses.replace(known, name=model, config={**known.config, **changed}, num_parameters=None)
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
@@ -149,16 +194,39 @@ def _read_text(path: Path) -> str:
 
 def _checked(model: str, name: str, value: Any, default: Any) -> Any:
     """A field of a user's config.json, of the same kind as the library's default."""
-    if name in {"image_size", "patch_size"} and isinstance(value, list) and len(value) == 2:
+    if isinstance(default, dict):
+        given = value if isinstance(value, dict) else _refuse(model, name, value, default)
+        return {key: _checked(model, f"{name}.{key}", given.get(key, inner), inner) for key, inner in default.items()}
+    field = name.rpartition(".")[2]
+    if field in _SIZES and isinstance(value, list) and len(value) == 2:
         return [_checked(model, name, side, 1) for side in value]
-    if isinstance(default, bool):
-        valid = isinstance(value, bool)
-    elif isinstance(default, int):
-        valid = isinstance(value, int) and not isinstance(value, bool) and value > 0
-    elif isinstance(default, float):
-        valid = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1
-    else:
-        valid = isinstance(value, type(default))
-    if not valid:
-        raise InvalidRequest(f"{model}: {name} is {value!r} in config.json; expected something like {default!r}")
-    return value
+    if isinstance(default, list):
+        stages = (
+            value if isinstance(value, list) and 0 < len(value) <= _MAX_STAGES else _refuse(model, name, value, default)
+        )
+        return [item if _is_count(item, minimum=0) else _refuse(model, name, value, default) for item in stages]
+    return value if _is_valid(field, value, default) else _refuse(model, name, value, default)
+
+
+def _is_valid(field: str, value: Any, default: Any) -> bool:
+    if default is None:
+        return value is None or isinstance(value, _NULLABLE.get(field, str))
+    if isinstance(default, (bool, str)):
+        return isinstance(value, type(default))
+    if field in _RATIOS or isinstance(default, float):
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return is_number and (0 <= value < 1 if _is_rate(field) else 0 <= value < 1000)
+    return _is_count(value, minimum=0 if default == 0 else 1)
+
+
+def _is_rate(field: str) -> bool:
+    return field.endswith(("_prob", "_rate", "dropout"))
+
+
+def _is_count(value: Any, *, minimum: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value < 2**31
+
+
+def _refuse(model: str, name: str, value: Any, default: Any) -> NoReturn:
+    shown = repr(value) if len(repr(value)) < 60 else f"{repr(value)[:60]}..."
+    raise InvalidRequest(f"{model}: {name} is {shown} in config.json; expected something like {default!r}")

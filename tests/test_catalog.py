@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 
 import pytest
 from vitmem import catalog
 from vitmem.errors import InvalidRequest, NotModelled, UnknownName
+from vitmem.families import known_families, plan
+from vitmem.settings import TrainSettings
 
 
 @pytest.mark.parametrize(
@@ -16,9 +19,16 @@ from vitmem.errors import InvalidRequest, NotModelled, UnknownName
         ("vit_base_patch16_224.augreg_in21k", "vit_base_patch16_224", "timm", "timm_vit"),
         ("timm/vit_base_patch16_224", "vit_base_patch16_224", "timm", "timm_vit"),
         ("hf_hub:timm/vit_base_patch16_224.augreg_in21k", "vit_base_patch16_224", "timm", "timm_vit"),
+        ("vit_base_patch16_224_in21k", "vit_base_patch16_224", "timm", "timm_vit"),
+        ("microsoft/swin-tiny-patch4-window7-224", "microsoft/swin-tiny-patch4-window7-224", "transformers", "hf_swin"),
         ("google/vit-base-patch16-224", "google/vit-base-patch16-224", "transformers", "hf_vit"),
         ("facebook/deit-base-patch16-224", "facebook/deit-base-patch16-224", "transformers", "hf_vit"),
-        ("facebook/deit-base-distilled-patch16-224", "facebook/deit-base-distilled-patch16-224", "transformers", "hf_deit"),
+        (
+            "facebook/deit-base-distilled-patch16-224",
+            "facebook/deit-base-distilled-patch16-224",
+            "transformers",
+            "hf_deit",
+        ),
     ],
 )
 def test_a_name_resolves_to_its_library(asked, name, library, family):
@@ -34,7 +44,7 @@ def test_published_sizes_are_what_the_papers_say():
 
 @pytest.mark.parametrize("asked", ["vit_bse_patch16_224", "google/vit-base-patch16", "Vit_Base_Patch16_224 "])
 def test_an_unknown_name_gets_close_matches(asked):
-    with pytest.raises(UnknownName, match="did you mean .*vit") as caught:
+    with pytest.raises(UnknownName, match=r"did you mean .*vit") as caught:
         catalog.resolve(asked)
     assert caught.value.exit_code == 2
 
@@ -51,6 +61,8 @@ def test_names_can_be_searched():
     assert "deit_tiny_patch16_224" in catalog.names("deit_t")
     assert catalog.names("google/*huge*") == ["google/vit-huge-patch14-224-in21k"]
     assert catalog.names("no such thing") == []
+    families = {catalog.resolve(name).family for name in catalog.names()}
+    assert families <= set(known_families())
 
 
 @pytest.fixture
@@ -66,7 +78,9 @@ def folder(tmp_path):
 
 
 def test_a_folder_may_have_sizes_that_no_published_model_has(folder):
-    model = catalog.resolve(folder({"model_type": "vit", "hidden_size": 96, "num_attention_heads": 4, "extra": {"x": 1}}))
+    model = catalog.resolve(
+        folder({"model_type": "vit", "hidden_size": 96, "num_attention_heads": 4, "extra": {"x": 1}})
+    )
     assert model.family == "hf_vit"
     assert model.config["hidden_size"] == 96
     assert model.config["intermediate_size"] == 3072  # the class's default
@@ -93,7 +107,16 @@ def test_a_timm_folder_names_its_architecture(folder):
         ({"model_type": "vit", "image_size": [1, 2, 3]}, "image_size is"),
         ({"model_type": "vit", "hidden_dropout_prob": 1.5}, "hidden_dropout_prob is 1.5"),
         ({"model_type": "vit", "qkv_bias": "yes"}, "qkv_bias is 'yes'"),
+        ({"model_type": "swin", "depths": [2, "two", 6, 2]}, "depths is"),
+        ({"model_type": "swin", "depths": []}, "depths is"),
+        ({"model_type": "clip", "vision_config": [1]}, "vision_config is"),
+        ({"model_type": "clip", "vision_config": {"hidden_size": 0}}, "vision_config.hidden_size is 0"),
         ({"architecture": "vit_small_patch16_224", "model_args": [1]}, "model_args"),
+        ({"architecture": "vit_small_patch16_224", "model_args": {"dept": 3}}, "did you mean depth"),
+        ({"architecture": "vit_small_patch16_224", "model_args": {"depth": "3"}}, "depth is '3'"),
+        ({"architecture": "vit_small_patch16_224", "model_args": {"drop_path_rate": 2}}, "drop_path_rate is 2"),
+        ({"architecture": "vit_smal_patch16_224"}, "did you mean vit_small_patch16_224"),
+        ({"architecture": "../vit"}, "unknown model"),
     ],
 )
 def test_a_bad_config_is_one_clear_line(folder, content, message):
@@ -101,6 +124,30 @@ def test_a_bad_config_is_one_clear_line(folder, content, message):
         catalog.resolve(folder(content))
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == 2
+
+
+def test_a_folder_can_hold_every_kind_of_value(folder):
+    swin = catalog.resolve(folder({"model_type": "swin", "depths": [2, 2, 2], "num_heads": [2, 4, 8], "mlp_ratio": 2}))
+    assert (swin.family, swin.config["depths"], swin.config["window_size"]) == ("hf_swin", [2, 2, 2], 7)
+    clip = catalog.resolve(folder({"model_type": "clip", "vision_config": {"patch_size": [14, 14]}, "text_config": {}}))
+    assert clip.config["vision_config"]["patch_size"] == [14, 14]
+    assert clip.config["vision_config"]["hidden_act"] == "quick_gelu"
+    arguments = {
+        "img_size": [256, 192],
+        "norm_layer": "rmsnorm",
+        "init_values": 1e-5,
+        "fc_norm": None,
+        "num_classes": 3,
+    }
+    timm = catalog.resolve(folder({"architecture": "vit_tiny_patch16_224.augreg_in21k", "model_args": arguments}))
+    assert (timm.config["img_size"], timm.config["norm_layer"]) == ([256, 192], "RmsNorm")
+    assert "num_classes" not in timm.config
+
+
+def test_widths_that_heads_do_not_divide_are_refused(folder):
+    model = catalog.resolve(folder({"model_type": "vit", "hidden_size": 100}))
+    with pytest.raises(InvalidRequest, match="hidden_size 100 is not divisible by 12 heads"):
+        plan(model, TrainSettings())
 
 
 def test_another_model_type_is_not_modelled(folder):
@@ -127,3 +174,64 @@ def test_a_huge_file_is_not_read(tmp_path):
         file.truncate(10_000_001)
     with pytest.raises(InvalidRequest, match="larger than 10 MB"):
         catalog.resolve(str(tmp_path))
+
+
+ROWS = {
+    name: row
+    for library in ("timm", "transformers")
+    for name, row in json.loads(files("vitmem.data.models").joinpath(f"{library}.json").read_text())["models"].items()
+}
+HF_NAMES = [name for name in ROWS if "/" in name]
+TIMM_NAMES = [name for name in ROWS if "/" not in name]
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_every_row_is_plain_and_resolves(name):
+    model = catalog.resolve(name)
+    assert (model.name, model.family, model.class_name) == (name, ROWS[name]["family"], ROWS[name]["class"])
+    assert model.num_parameters is not None
+    assert model.num_parameters > 10_000
+    defaults = catalog._catalogue(model.library)["defaults"]
+    known = defaults["timm_vit"] if model.library == "timm" else {"model_type", *defaults[model.config["model_type"]]}
+    assert set(model.config) <= set(known)
+
+
+def rebuilt(name):
+    """The parameter count of the model that the row describes, built from the row alone."""
+    torch = pytest.importorskip("torch")
+    model = catalog.resolve(name)
+    with torch.device("meta"):
+        if model.library == "timm":
+            real = pytest.importorskip("timm").create_model(name, num_classes=1000)
+            height, width = ROWS[name]["input_size"]
+            assert real.patch_embed.img_size == (height, width)
+        else:
+            transformers = pytest.importorskip("transformers")
+            config = transformers.AutoConfig.for_model(**model.config, num_labels=1000)
+            real = getattr(transformers, model.class_name)(config)
+    return sum(parameter.numel() for parameter in real.parameters())
+
+
+SPREAD = [*HF_NAMES[::8], *TIMM_NAMES[::16]]
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_a_row_has_the_librarys_parameter_count(name):
+    assert rebuilt(name) == ROWS[name]["num_parameters"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in SPREAD])
+def test_every_row_has_the_librarys_parameter_count(name):
+    assert rebuilt(name) == ROWS[name]["num_parameters"]
+
+
+@pytest.mark.slow
+def test_a_pretrained_tag_changes_no_shape():
+    timm = pytest.importorskip("timm")
+    torch = pytest.importorskip("torch")
+    for tagged in timm.list_models(pretrained=True):
+        if (name := tagged.split(".")[0]) in ROWS:
+            with torch.device("meta"):
+                real = timm.create_model(tagged, num_classes=1000)
+            assert sum(p.numel() for p in real.parameters()) == ROWS[name]["num_parameters"], tagged
