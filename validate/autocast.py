@@ -191,7 +191,11 @@ def _widest(values: Any) -> torch.dtype | None:
 
 
 def _map(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    return pytree.tree_map(lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf, values)
+    """Arguments from the last to the first, as gcc evaluates ``F(cached_cast(args)...)``: the order of the casts decides
+    the order in which backward runs them."""
+    leaves, structure = pytree.tree_flatten(values)
+    changed = [change(leaf) if isinstance(leaf, Tensor) else leaf for leaf in reversed(leaves)]
+    return pytree.tree_unflatten(changed[::-1], structure)
 
 
 def _name(func: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,10 @@ _NOT_YET = {"compile": False, "gpus": 1, "offload": "none", "parallel": (None, "
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """The model with what the loop needs to know: ``image_size`` is (height, width) in pixels."""
+    """The model with what the loop needs to know: ``image_size`` is (height, width) in pixels.
+
+    ``takes_num_items``: the loss is normalised inside the model, by the ``num_items_in_batch`` that the Trainer passes.
+    """
 
     model: nn.Module
     library: str
@@ -53,8 +57,7 @@ def _build(settings: TrainSettings, device: str) -> Built:
         model, size = build_transformers.build(settings, device)
         return Built(model=model, library="transformers", image_size=size, takes_num_items=_takes_kwargs(model))
     model, size = build_timm.build(settings, device)
-    wrapped = settings.loop == "trainer"
-    return Built(model=model, library="timm", image_size=size, takes_num_items=wrapped and _takes_kwargs(model))
+    return Built(model=model, library="timm", image_size=size, takes_num_items=False)
 
 
 def _takes_kwargs(model: nn.Module) -> bool:
@@ -62,8 +65,6 @@ def _takes_kwargs(model: nn.Module) -> bool:
     declared = getattr(model, "accepts_loss_kwargs", None)
     if declared is not None:
         return bool(declared)
-    import inspect
-
     parameters = inspect.signature(model.forward).parameters.values()
     return any(parameter.kind == inspect.Parameter.VAR_KEYWORD for parameter in parameters)
 

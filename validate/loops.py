@@ -75,29 +75,34 @@ class Job:
 
 
 def run_trainer(job: Job, recorder: Recorder) -> None:
-    """All micro-batches of a step are fetched first; the loss is computed in the model, inside autocast."""
+    """All micro-batches of a step are fetched first; the loss is computed in the model, inside autocast.
+
+    ``loss`` and ``norm`` are names of the loop: the last step's values live until they are rebound.
+    """
     scaler = job.scaler()
     with recorder.during("loop"):
         total_loss = torch.tensor(0.0, device=job.device)
-    batches: list[dict[str, Tensor]] = []
     for step in range(STEPS):
         recorder.step_begins(step)
         with recorder.during("forward"), recorder.inputs():
             batches, num_items = _fetch(job)
-        for index, inputs in enumerate(batches):
+        for inputs in batches:
             job.zero("before-forward")
-            loss = _training_step(job, recorder, scaler, inputs, num_items)
+            with recorder.during("forward"):
+                loss = _trainer_loss(job, inputs, num_items)
+                recorder.forward_ended(loss)
+            job.zero("before-backward")
+            with recorder.during("backward"):
+                scaler.scale(loss).backward()
+                recorder.backward_ended()
+            loss = loss.detach()
             total_loss += loss
-            del inputs
-            if index < len(batches) - 1:
-                continue
-            with recorder.during("optimizer_step"):
-                _clip(job, scaler).item()
-                scaler.step(job.optimizer)
-                scaler.update()
-                recorder.stepped()
-                job.zero("after-step")
-    del loss, batches, total_loss
+        with recorder.during("optimizer_step"):
+            norm = _clip(job, scaler)  # noqa: F841
+            scaler.step(job.optimizer)
+            scaler.update()
+            recorder.stepped()
+            job.zero("after-step")
 
 
 def _fetch(job: Job) -> tuple[list[dict[str, Tensor]], Tensor | None]:
@@ -105,36 +110,19 @@ def _fetch(job: Job) -> tuple[list[dict[str, Tensor]], Tensor | None]:
     for _ in range(job.settings.accum):
         images, labels = job.batch()
         batches.append({"pixel_values": images, "labels": labels})
-    if not job.built.takes_num_items:
-        return batches, None
     num_items = sum((batch["labels"].ne(-100).sum() for batch in batches), start=0)
-    assert isinstance(num_items, Tensor)
-    return batches, num_items
+    return batches, num_items if isinstance(num_items, Tensor) else None
 
 
-def _training_step(
-    job: Job, recorder: Recorder, scaler: torch.amp.GradScaler, inputs: dict[str, Tensor], num_items: Tensor | None
-) -> Tensor:
-    with recorder.during("forward"):
-        loss = _model_loss(job, inputs, num_items)
-        del inputs
-        if num_items is None:
-            loss = loss / job.settings.accum
-        recorder.forward_ended(loss)
-    job.zero("before-backward")
-    with recorder.during("backward"):
-        scaler.scale(loss).backward()
-        recorder.backward_ended()
-    return loss.detach()
-
-
-def _model_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None) -> Tensor:
-    extra = {} if num_items is None else {"num_items_in_batch": num_items}
+def _trainer_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None) -> Tensor:
+    """``training_step`` up to the backward pass."""
+    extra = {"num_items_in_batch": num_items} if job.built.takes_num_items else {}
     with job.autocast():
         outputs = job.model(**inputs, **extra)
-    outputs = {name: _to_fp32(value) for name, value in outputs.items()} if job.settings.precision in _MIXED else outputs
+    if job.settings.precision in _MIXED:
+        outputs = {name: _to_fp32(value) for name, value in outputs.items()}
     loss: Tensor = outputs["loss"]
-    return loss
+    return loss if job.built.takes_num_items else loss / job.settings.accum
 
 
 _MIXED = ("fp16", "bf16")
@@ -191,8 +179,8 @@ def run_timm(job: Job, recorder: Recorder) -> None:
                 with recorder.inputs():
                     images, target = next(batches)
                 job.zero("before-forward")
-                loss = _timm_forward(job, images, target)
-                recorder.forward_ended(loss)
+                output, loss = _timm_forward(job, images, target)
+                recorder.forward_ended(output, loss)
             job.zero("before-backward")
             with recorder.during("backward"):
                 scaler.scale(loss).backward()
@@ -204,7 +192,7 @@ def run_timm(job: Job, recorder: Recorder) -> None:
             job.zero("after-step")
 
 
-def _timm_forward(job: Job, images: Tensor, target: Tensor) -> Tensor:
+def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     from timm.loss import LabelSmoothingCrossEntropy
 
     with job.autocast():
@@ -213,7 +201,7 @@ def _timm_forward(job: Job, images: Tensor, target: Tensor) -> Tensor:
         loss: Tensor = LabelSmoothingCrossEntropy(smoothing=0.1)(output, target)
     if job.settings.accum > 1:
         loss /= job.settings.accum
-    return loss
+    return output, loss
 
 
 def _prefetched(job: Job, recorder: Recorder) -> Iterator[tuple[Tensor, Tensor]]:
@@ -225,9 +213,8 @@ def _prefetched(job: Job, recorder: Recorder) -> Iterator[tuple[Tensor, Tensor]]
     labels = torch.zeros(job.settings.bs, dtype=torch.int64, device="cpu")
     host = ((images, labels) for _ in range(STEPS * job.settings.accum + 1))
     with recorder.inputs():
-        loader = PrefetchLoader(
-            host, device=torch.device(job.device), img_dtype=DTYPES.get(job.settings.precision)
-        )
+        loader = PrefetchLoader(host, device=torch.device(job.device))
+    loader.img_dtype = DTYPES.get(job.settings.precision, torch.float32)  # mean and std stay fp32
     return iter(loader)
 
 

@@ -55,7 +55,8 @@ def _groups(loop: str, model: nn.Module) -> Groups:
     if loop == "timm":
         from timm.optim import param_groups_weight_decay
 
-        return list(param_groups_weight_decay(model, weight_decay=2e-5))
+        spared = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()  # type: ignore[operator]
+        return list(param_groups_weight_decay(model, weight_decay=2e-5, no_weight_decay_list=tuple(spared)))
     decayed = set(_decayed_names(model))
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return [_group(p for name, p in named if (name in decayed) is wanted) for wanted in (True, False)]
