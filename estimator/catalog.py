@@ -21,6 +21,7 @@ __all__ = ["ModelConfig", "names", "resolve"]
 
 _MAX_CONFIG_BYTES = 10_000_000
 _MAX_STAGES = 16
+_MAX_NAME = 100
 _TIMM_PREFIXES = ("hf_hub:timm/", "hf-hub:timm/", "timm/")
 
 #: Arguments of a timm constructor that change no shape; classes are a setting of their own.
@@ -91,15 +92,33 @@ def resolve(model: str) -> ModelConfig:
         )
     if model in _catalogue("transformers")["models"]:
         return _from_row("transformers", model)
+    if (known := _from_timm_name(model)) is not None:
+        return known
+    if model.startswith((".", "/", "~")) or _exists(Path(model)):
+        return _from_folder(model, Path(model))
+    raise _unknown(model)
+
+
+def _unknown(model: str) -> UnknownName:
+    known = [*_catalogue("timm")["models"], *_catalogue("transformers")["models"], *_catalogue("timm")["skipped"]]
+    shown = model if len(model) <= _MAX_NAME else f"{model[:_MAX_NAME]}..."
+    hint = did_you_mean(_timm_name(shown), known)
+    return UnknownName(f"unknown model {shown!r}{hint}; `vitmem models` lists what is known")
+
+
+def _exists(path: Path) -> bool:
+    """``Path.exists`` raises for a name that is too long, or behind a folder that may not be searched."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _from_timm_name(model: str) -> ModelConfig | None:
     name = _timm_name(model)
-    if name in _catalogue("timm")["models"]:
-        return _from_row("timm", name)
     if reason := _catalogue("timm")["skipped"].get(name):
         raise NotModelled(f"{name} is not modelled: {reason}")
-    if model.startswith((".", "/", "~")) or Path(model).exists():
-        return _from_folder(model, Path(model).expanduser())
-    known = [*names(), *_catalogue("transformers")["models"], *_catalogue("timm")["skipped"]]
-    raise UnknownName(f"unknown model {model!r}{did_you_mean(name, known)}; `vitmem models` lists what is known")
+    return _from_row("timm", name) if name in _catalogue("timm")["models"] else None
 
 
 def _timm_name(model: str) -> str:
@@ -125,7 +144,11 @@ def _from_row(library: str, name: str) -> ModelConfig:
 
 def _from_folder(model: str, path: Path) -> ModelConfig:
     """A folder written by ``save_pretrained``, of transformers or of timm."""
-    if not path.exists():
+    try:
+        path = path.expanduser()
+    except RuntimeError as error:  # the home folder of a user that is not there
+        raise InvalidRequest(f"{model}: {error}") from error
+    if not _exists(path):
         raise InvalidRequest(f"{model} does not exist; give a folder that holds a config.json, or a model's name")
     config = _read_json(path / "config.json" if path.is_dir() else path)
     if isinstance(architecture := config.get("architecture"), str):
@@ -151,9 +174,9 @@ def _from_folder(model: str, path: Path) -> ModelConfig:
 
 
 def _from_timm_folder(model: str, architecture: str, config: Mapping[str, Any]) -> ModelConfig:
-    if architecture not in _catalogue("timm")["models"]:
-        resolve(f"timm/{architecture}")  # raises for what is unknown or not modelled
-    known = _from_row("timm", _timm_name(architecture))
+    known = _from_timm_name(architecture)
+    if known is None:
+        raise _unknown(architecture)
     arguments = config.get("model_args") or {}
     if not isinstance(arguments, dict):
         raise InvalidRequest(f"{model}: model_args in config.json must be an object")

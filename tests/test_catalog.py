@@ -169,6 +169,21 @@ def test_a_folder_that_is_not_there_or_not_readable(tmp_path):
         catalog.resolve(str(loop))
 
 
+@pytest.mark.parametrize(
+    "asked", ["~no-such-user-here/model", "/" + "x" * 5000, "x" * 100_000, "nul\0byte", "/nul\0byte", "a/b/c"]
+)
+def test_strange_names_are_one_clear_line(asked):
+    with pytest.raises(InvalidRequest) as caught:
+        catalog.resolve(asked)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [{"architecture": "vit_base_r50_s16_384"}, {"model_type": "resnet"}])
+def test_a_folder_of_what_is_not_modelled(folder, content):
+    with pytest.raises(NotModelled):
+        catalog.resolve(folder(content))
+
+
 def test_a_huge_file_is_not_read(tmp_path):
     with (tmp_path / "config.json").open("wb") as file:
         file.truncate(10_000_001)
