@@ -66,7 +66,8 @@ def _outputs(step: Step) -> tuple[Tensor, Tensor]:
     """Logits and loss of an earlier step."""
     logits = (step.settings.bs, step.settings.num_classes)
     loss_dtype = DType.float32 if step.autocast_dtype else step.dtype
-    return Tensor.empty(step.run, logits, step.autocast_dtype or step.dtype), Tensor.empty(step.run, (), loss_dtype)
+    output = Tensor.empty(step.run, logits, step.autocast_dtype or step.dtype, kind="activations")
+    return output, Tensor.empty(step.run, (), loss_dtype, kind="activations")
 
 
 def _plain(step: Step) -> None:
@@ -103,14 +104,15 @@ def _tensor(step: Step, name: str) -> Tensor:
 
 def _trainer_carry(step: Step) -> None:
     step.names["batches"] = [(step.images(), step.labels()) for _ in range(step.settings.accum)]
-    step.names["num_items"] = step.scalars(1, DType.int64)[0]
-    step.names["tr_loss"], step.names["loss"], step.names["grad_norm"] = step.scalars(3)
+    step.names["num_items"] = step.num_items()
+    step.names["tr_loss"], step.names["grad_norm"] = step.scalars(2)
+    step.names["loss"] = Tensor.empty(step.run, (), DType.float32, kind="activations")
 
 
 def _trainer(step: Step) -> None:
     step.start("forward")
     batches = [(step.images(), step.labels()) for _ in range(step.settings.accum)]
-    step.names["num_items"] = step.scalars(1, DType.int64)[0]
+    step.names["num_items"] = step.num_items()
     step.names["batches"] = batches
     if step.settings.zero_grad == "before-forward":
         step.zero_grad()

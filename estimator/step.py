@@ -64,9 +64,13 @@ class Step:
             for block in self.model.blocks[:count]:
                 block.checkpointed = True
 
-    def scalars(self, count: int, dtype: DType = DType.float32) -> list[Tensor]:
-        """Zero-dimensional tensors on the device."""
-        return [Tensor.empty(self.run, (), dtype) for _ in range(count)]
+    def scalars(self, count: int) -> list[Tensor]:
+        """Zero-dimensional fp32 tensors of the loop."""
+        return [Tensor.empty(self.run, (), DType.float32, kind="temporaries") for _ in range(count)]
+
+    def num_items(self) -> Tensor:
+        """Trainer's count of the labels in a step's batches."""
+        return Tensor.empty(self.run, (), DType.int64, kind="inputs")
 
     def make_optimizer_state(self) -> None:
         """What exists from the end of the first step on."""
