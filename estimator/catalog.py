@@ -90,7 +90,7 @@ def resolve(model: str) -> ModelConfig:
         raise NotModelled(
             f"{model}: torchvision's models are not modelled yet; timm and transformers have the same ones"
         )
-    if model in _catalogue("transformers")["models"]:
+    if "/" in model and model in _catalogue("transformers")["models"]:
         return _from_row("transformers", model)
     if (known := _from_timm_name(model)) is not None:
         return known
