@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -26,7 +26,7 @@ class Row:
     metavar: str | None = None
 
 
-def _rows(*rows: tuple[str, str, str | None]) -> tuple[Row, ...]:
+def _rows(*rows: tuple[str, str | None, str]) -> tuple[Row, ...]:
     return tuple(Row(name=name, metavar=metavar, help=help_) for name, metavar, help_ in rows)
 
 
@@ -79,7 +79,13 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
 _FIELDS = {field.name: field for field in dataclasses.fields(TrainSettings)}
 
 
-class _Value(click.ParamType):
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # generic only from click 8.4 on
+
+
+class _Value(_ParamType):
     """A number where the text is one, else the text: TrainSettings has the say, in the same words as from Python."""
 
     name = "value"

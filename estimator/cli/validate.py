@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,6 +40,7 @@ def command(
     The meta backend rehearses the step of the real timm or transformers model without data and without a device.
     Exit codes: 0 passed, 2 bad usage, 3 beyond the tolerance, 4 cannot say.
     """
+    gc.enable()  # the real model makes cycles, whose tensors have to die as they do in a training
     target = target_of(out, force)
     allowed = _tolerance(tolerance)
     settings = settings_of(model, given)
