@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +31,7 @@ class SdpaChoice:
     kernel: str = "auto"
     calls: Counter[str] = dataclasses.field(default_factory=Counter)
 
-    def pick(self, query: Tensor, key: Tensor, mask: Tensor | None) -> str:
+    def pick(self, query: Tensor, mask: Tensor | None) -> str:
         """The first feasible kernel in CUDA's order: flash, efficient, math."""
         kernels = ("flash", "efficient") if self.kernel == "auto" else (self.kernel,)
         for kernel in kernels:
@@ -52,45 +54,94 @@ def _feasible(kernel: str, query: Tensor, mask: Tensor | None) -> bool:
     return kernel == "math"
 
 
-def scaled_dot_product_attention(
-    choice: SdpaChoice,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Call:
+    """The arguments in the order of ``F.scaled_dot_product_attention``."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+
+def scaled_dot_product_attention(choice: SdpaChoice, *args: Any, **kwargs: Any) -> Tensor:
     """``F.scaled_dot_product_attention`` as CUDA runs it."""
-    kernel = choice.pick(query, key, attn_mask)
+    call = _Call(*args, **kwargs)
+    kernel = choice.pick(call.query, call.attn_mask)
     choice.calls[kernel] += 1
-    mask = _additive(attn_mask, query.dtype)
-    if kernel == "math":
-        return _math(query, key, value, mask, dropout_p, scale)
-    if kernel == "flash":
-        return _flash(query, key, value, dropout_p, is_causal, scale)
-    saves = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (query, key, value, mask))
-    mask = _expanded(mask, query, key, pad=kernel == "efficient")
-    if kernel == "cudnn":
-        return aten._scaled_dot_product_cudnn_attention(
-            query, key, value, mask, saves, dropout_p, is_causal, False, scale=scale
-        )[0]
-    return aten._scaled_dot_product_efficient_attention(
-        query, key, value, mask, saves, dropout_p, is_causal, scale=scale
-    )[0]
+    return _KERNELS[kernel](call)
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, scale: float | None) -> Tensor:
+def _flash(call: _Call) -> Tensor:
     """Head widths are padded to a multiple of 8, the result is a slice (``pad_last_dim``)."""
+    query, key, value = call.query, call.key, call.value
     width = query.shape[-1]
-    scale = 1 / math.sqrt(width) if scale is None else scale
+    scale = 1 / math.sqrt(width) if call.scale is None else call.scale
     excess = -width % 8
     if excess:
-        query, key, value = (F.pad(t, (0, excess)) for t in (query, key, value))
-    out = aten._scaled_dot_product_flash_attention(query, key, value, dropout, causal, False, scale=scale)[0]
+        query, key, value = (F.pad(tensor, (0, excess)) for tensor in (query, key, value))
+    outputs = aten._scaled_dot_product_flash_attention(
+        query, key, value, call.dropout_p, call.is_causal, False, scale=scale
+    )
+    out: Tensor = outputs[0]
     return out[..., :width] if excess else out
+
+
+def _efficient(call: _Call) -> Tensor:
+    mask = _expanded(_aligned(_additive(call.attn_mask, call.query.dtype)), call)
+    outputs = aten._scaled_dot_product_efficient_attention(
+        call.query, call.key, call.value, mask, _saves(call), call.dropout_p, call.is_causal, scale=call.scale
+    )
+    out: Tensor = outputs[0]
+    return out
+
+
+def _cudnn(call: _Call) -> Tensor:
+    mask = _expanded(_additive(call.attn_mask, call.query.dtype), call)
+    outputs = aten._scaled_dot_product_cudnn_attention(
+        call.query, call.key, call.value, mask, _saves(call), call.dropout_p, call.is_causal, False, scale=call.scale
+    )
+    out: Tensor = outputs[0]
+    return out
+
+
+def _saves(call: _Call) -> bool:
+    """Whether the kernel writes the log-sum-exp that only a backward pass needs."""
+    tensors = (call.query, call.key, call.value, call.attn_mask)
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def _math(call: _Call) -> Tensor:
+    """``_scaled_dot_product_attention_math``: 16-bit inputs are computed in fp32, the mask is added in place, and the
+    probabilities are also returned in the inputs' type, which nobody asked for."""
+    query, key, value = call.query, call.key, call.value
+    origin = query.dtype
+    mask = _additive(call.attn_mask, origin)
+    if origin in _HALF:
+        query, key, value = query.float(), key.float(), value.float()
+    root = math.sqrt(1 / math.sqrt(query.shape[-1]) if call.scale is None else call.scale)
+    scaled = query * root
+    scores = torch.matmul(scaled, key.transpose(-2, -1) * root)
+    if mask is not None:
+        scores.add_(mask)
+    scores = aten._safe_softmax(scores, -1)
+    if call.dropout_p > 0:
+        scores = torch.native_dropout(scores, call.dropout_p, True)[0]
+    out = torch.matmul(scores, value).to(origin)
+    scores = scores.to(origin)
+    return out
+
+
+_KERNELS: Mapping[str, Callable[[_Call], Tensor]] = {
+    "flash": _flash,
+    "efficient": _efficient,
+    "cudnn": _cudnn,
+    "math": _math,
+}
 
 
 def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -100,37 +151,13 @@ def _additive(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(mask, -math.inf)
 
 
-def _expanded(mask: Tensor | None, query: Tensor, key: Tensor, *, pad: bool) -> Tensor | None:
-    """``preprocess_mask``: rows padded to a multiple of 8 elements if their strides are not, then a view per query."""
-    if mask is None:
-        return None
-    if pad and any(stride % _MASK_ALIGNMENT for stride in mask.stride()[:-1]) or pad and mask.stride(-1) != 1:
-        last = mask.shape[-1]
-        mask = F.pad(mask, (0, _MASK_ALIGNMENT - last % _MASK_ALIGNMENT))[..., :last]
-    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+def _aligned(mask: Tensor | None) -> Tensor | None:
+    """``pad_bias``: a copy with rows padded to a multiple of 8 elements, if the mask's strides are not."""
+    if mask is None or (mask.stride(-1) == 1 and all(stride % _MASK_ALIGNMENT == 0 for stride in mask.stride()[:-1])):
+        return mask
+    last = mask.shape[-1]
+    return F.pad(mask, (0, _MASK_ALIGNMENT - last % _MASK_ALIGNMENT))[..., :last]
 
 
-def _math(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    dropout: float,
-    scale: float | None,
-) -> Tensor:
-    """``_scaled_dot_product_attention_math``: 16-bit inputs are computed in fp32, the mask is added in place, and the
-    probabilities are also returned in the inputs' type, which nobody asked for."""
-    origin = query.dtype
-    if origin in _HALF:
-        query, key, value = query.float(), key.float(), value.float()
-    root = math.sqrt(1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    scaled = query * root
-    scores = torch.matmul(scaled, key.transpose(-2, -1) * root)
-    if mask is not None:
-        scores.add_(mask)
-    scores = aten._safe_softmax(scores, -1)
-    if dropout > 0:
-        scores = torch.native_dropout(scores, dropout, True)[0]
-    out = torch.matmul(scores, value).to(origin)
-    scores = scores.to(origin)
-    return out
+def _expanded(mask: Tensor | None, call: _Call) -> Tensor | None:
+    return None if mask is None else mask.expand(*call.query.shape[:3], call.key.shape[2])

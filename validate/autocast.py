@@ -17,31 +17,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from vitmem.errors import NotModelled
 
 from .attention import SdpaChoice, scaled_dot_product_attention
+from .autocast_lists import FP32, FP32_SET_OPT_DTYPE, LOWER_PRECISION, PROMOTE
 from .tracker import Tracker
 
 __all__ = ["CudaSemantics"]
 
-LOWER_PRECISION = frozenset(
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc convolution prelu addmm addmv addr "
-    "matmul einsum mm mv linalg_vecdot vecdot linear addbmm baddbmm bmm chain_matmul multi_dot linalg_multi_dot "
-    "scaled_dot_product_attention".split()
-)
-FP32 = frozenset(
-    "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow softplus layer_norm "
-    "native_layer_norm rms_norm group_norm cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss_nd "
-    "nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss "
-    "multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist "
-    "pdist cdist renorm logsumexp upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
-    "upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa".split()
-)
-FP32_SET_OPT_DTYPE = frozenset(
-    "prod softmax log_softmax cumprod cumsum linalg_vector_norm linalg_matrix_norm sum norm".split()
-)
-PROMOTE = frozenset(
-    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
-)
 _SAME = {
     "__matmul__": "matmul",
     "__rmatmul__": "matmul",
@@ -99,7 +82,7 @@ class CudaSemantics(TorchFunctionMode):
 
     # casts
 
-    def _cast(self, name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    def _cast(self, name: str, args: Any, kwargs: Any) -> Any:
         if name in LOWER_PRECISION:
             return _map((args, kwargs), self._lower)
         if name in FP32:
@@ -133,32 +116,31 @@ class CudaSemantics(TorchFunctionMode):
             return torch.native_dropout(x, p, True)[0]
         return func(x, p, train)
 
-    def _run_softmax(self, func: Any, x: Tensor, dim: int, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
-        return _half_to_float(torch.ops.aten._softmax, func, x, dim, dtype, kwargs)
+    def _run_softmax(self, func: Any, x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        """fp16 to fp32 is one kernel on CUDA; every other pair is a copy first (ATen/native/SoftMax.cpp)."""
+        return torch.ops.aten._softmax(x, dim, True) if _half_to_float(x, dtype) else func(x, dim, dtype=dtype)
 
-    def _run_log_softmax(self, func: Any, x: Tensor, dim: int, dtype: torch.dtype | None = None, **kwargs: Any) -> Any:
-        return _half_to_float(torch.ops.aten._log_softmax, func, x, dim, dtype, kwargs)
+    def _run_log_softmax(self, func: Any, x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        return torch.ops.aten._log_softmax(x, dim, True) if _half_to_float(x, dtype) else func(x, dim, dtype=dtype)
 
     def _run_scaled_dot_product_attention(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         return scaled_dot_product_attention(self._sdpa, *args, **kwargs)
 
 
-def _half_to_float(kernel: Any, func: Any, x: Tensor, dim: int, dtype: torch.dtype | None, kwargs: Any) -> Any:
-    """fp16 to fp32 is one kernel on CUDA; every other pair is a copy first (ATen/native/SoftMax.cpp)."""
-    if x.dtype == torch.float16 and dtype == torch.float32:
-        return kernel(x, dim, True)
-    return func(x, dim, dtype=dtype, **kwargs)
+def _half_to_float(x: Tensor, dtype: torch.dtype | None) -> bool:
+    return x.dtype == torch.float16 and dtype == torch.float32
 
 
-def _cross_entropy_loss(
-    x: Tensor, target: Tensor, weight: Any = None, reduction: int = 1, ignore: int = -100, smoothing: float = 0.0
-) -> Tensor:
+def _cross_entropy_loss(x: Tensor, target: Tensor, *options: Any, **named: Any) -> Tensor:
     """A composite whose parts meet autocast (ATen/native/LossNLL.cpp): ``log_softmax`` is asked for the logits' own
     type and keeps it, ``nll_loss`` takes an fp32 copy."""
-    if smoothing or target.shape == x.shape or x.dim() != 2:
-        raise NotImplementedError("label smoothing or soft targets inside torch's own cross-entropy under autocast")
+    defaults: tuple[Any, ...] = (None, 1, -100, 0.0)
+    weight, reduction, ignore_index, smoothing = options + defaults[len(options) :]
+    if named or smoothing or target.shape == x.shape or x.dim() != 2:
+        raise NotModelled("cross-entropy with label smoothing or soft targets inside a model under autocast")
     log_probabilities = torch.log_softmax(x, 1, dtype=x.dtype)
-    return torch._C._nn.nll_loss_nd(log_probabilities, target, weight, reduction, ignore)
+    loss: Tensor = torch._C._nn.nll_loss_nd(log_probabilities, target, weight, reduction, ignore_index)
+    return loss
 
 
 def _with_fp32_dtype(name: str, args: Any, kwargs: Any) -> Any:
@@ -191,8 +173,10 @@ def _widest(values: Any) -> torch.dtype | None:
 
 
 def _map(values: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """Arguments from the last to the first, as gcc evaluates ``F(cached_cast(args)...)``: the order of the casts decides
-    the order in which backward runs them."""
+    """Arguments from the last to the first, as gcc evaluates ``F(cached_cast(args)...)``.
+
+    The order of the casts is the order of their nodes: backward runs the input's cast before the weight's.
+    """
     leaves, structure = pytree.tree_flatten(values)
     changed = [change(leaf) if isinstance(leaf, Tensor) else leaf for leaf in reversed(leaves)]
     return pytree.tree_unflatten(changed[::-1], structure)
@@ -213,7 +197,7 @@ def _python_body(func: Any) -> Any:
         return None
     if not func.__module__.startswith("torch."):
         return None
-    namespace = {**func.__globals__, **{check: _never for check in _CHECKS}}
+    namespace = {**func.__globals__, **dict.fromkeys(_CHECKS, _never)}
     body = types.FunctionType(func.__code__, namespace, func.__name__, func.__defaults__, func.__closure__)
     body.__kwdefaults__ = func.__kwdefaults__
     return body

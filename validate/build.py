@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
 from vitmem.errors import InvalidRequest, NotModelled
 from vitmem.settings import TrainSettings
 

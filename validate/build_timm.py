@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
 from vitmem.errors import InvalidRequest, UnknownName, did_you_mean
 from vitmem.settings import TrainSettings
 
@@ -54,7 +53,8 @@ def _plain(settings: TrainSettings, kwargs: dict[str, Any]) -> nn.Module:
 def _wrapped(settings: TrainSettings, kwargs: dict[str, Any]) -> nn.Module:
     from transformers import TimmWrapperConfig, TimmWrapperForImageClassification
 
-    config = TimmWrapperConfig(architecture=settings.model, model_args=kwargs, num_labels=settings.num_classes)
+    options: dict[str, Any] = {"architecture": settings.model, "num_labels": settings.num_classes}
+    config = TimmWrapperConfig(model_args=kwargs, **options)
     model: nn.Module = TimmWrapperForImageClassification(config)
     return model
 
@@ -62,11 +62,11 @@ def _wrapped(settings: TrainSettings, kwargs: dict[str, Any]) -> nn.Module:
 @contextlib.contextmanager
 def fused_attention(attn: str) -> Iterator[None]:
     """timm's switch is global and read while a model is built (timm/layers/config.py); it is put back afterwards."""
-    from timm.layers import config, set_fused_attn
+    from timm.layers import config
 
     before = config._USE_FUSED_ATTN
     if attn != "auto":
-        set_fused_attn(enable=attn == "sdpa", experimental=attn == "sdpa")
+        config.set_fused_attn(enable=attn == "sdpa", experimental=attn == "sdpa")
     try:
         yield
     finally:

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
 from vitmem.errors import InvalidRequest, NotModelled
 from vitmem.settings import TrainSettings
 
@@ -29,7 +28,16 @@ _OVERRIDES = {
 _HIERARCHICAL = {**_OVERRIDES, "dim": "embed_dim"}
 #: These interpolate their position embeddings in forward and keep the configuration's image size.
 _INTERPOLATE = ("dinov2", "dinov2_with_registers")
-_IGNORED = ("architectures", "model_type", "id2label", "label2id", "num_labels", "torch_dtype", "dtype", "_name_or_path")
+_IGNORED = (
+    "architectures",
+    "model_type",
+    "id2label",
+    "label2id",
+    "num_labels",
+    "torch_dtype",
+    "dtype",
+    "_name_or_path",
+)
 
 
 def build(settings: TrainSettings, device: str) -> tuple[nn.Module, tuple[int, int]]:

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
 from vitmem.settings import TrainSettings
 
 from .build import DTYPES, Built
@@ -93,7 +92,7 @@ def run_trainer(job: Job, recorder: Recorder) -> None:
                 recorder.forward_ended(loss)
             job.zero("before-backward")
             with recorder.during("backward"):
-                scaler.scale(loss).backward()
+                _backward(scaler.scale(loss))
                 recorder.backward_ended()
             loss = loss.detach()
             total_loss += loss
@@ -140,6 +139,10 @@ def _clip(job: Job, scaler: torch.amp.GradScaler) -> Tensor:
     return torch.nn.utils.clip_grad_norm_(job.model.parameters(), 1.0)
 
 
+def _backward(loss: Any) -> None:
+    loss.backward()
+
+
 def run_plain(job: Job, recorder: Recorder) -> None:
     """``x, y, out, loss`` are ordinary names of the loop."""
     scaler = job.scaler()
@@ -159,7 +162,7 @@ def run_plain(job: Job, recorder: Recorder) -> None:
                 recorder.forward_ended(out, loss)
             job.zero("before-backward")
             with recorder.during("backward"):
-                scaler.scale(loss).backward()
+                _backward(scaler.scale(loss))
                 recorder.backward_ended()
         with recorder.during("optimizer_step"):
             scaler.step(job.optimizer)
@@ -183,7 +186,7 @@ def run_timm(job: Job, recorder: Recorder) -> None:
                 recorder.forward_ended(output, loss)
             job.zero("before-backward")
             with recorder.during("backward"):
-                scaler.scale(loss).backward()
+                _backward(scaler.scale(loss))
                 recorder.backward_ended()
         with recorder.during("optimizer_step"):
             scaler.step(job.optimizer)
@@ -193,12 +196,13 @@ def run_timm(job: Job, recorder: Recorder) -> None:
 
 
 def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    from timm.loss import LabelSmoothingCrossEntropy
+    from timm.loss import cross_entropy
 
     with job.autocast():
         output = job.model(images)
         output = getattr(output, "logits", output)
-        loss: Tensor = LabelSmoothingCrossEntropy(smoothing=0.1)(output, target)
+        criterion: Any = cross_entropy.LabelSmoothingCrossEntropy
+        loss: Tensor = criterion(smoothing=0.1)(output, target)
     if job.settings.accum > 1:
         loss /= job.settings.accum
     return output, loss
@@ -211,7 +215,7 @@ def _prefetched(job: Job, recorder: Recorder) -> Iterator[tuple[Tensor, Tensor]]
     shape = (job.settings.bs, 3, *job.built.image_size)
     images = torch.empty(shape, dtype=torch.uint8, device="cpu").expand(shape)
     labels = torch.zeros(job.settings.bs, dtype=torch.int64, device="cpu")
-    host = ((images, labels) for _ in range(STEPS * job.settings.accum + 1))
+    host: Any = ((images, labels) for _ in range(STEPS * job.settings.accum + 1))
     with recorder.inputs():
         loader = PrefetchLoader(host, device=torch.device(job.device))
     loader.img_dtype = DTYPES.get(job.settings.precision, torch.float32)  # mean and std stay fp32

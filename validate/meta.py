@@ -1,7 +1,7 @@
-"""The third training step of the real model, rehearsed on the meta device: nothing is computed, every storage counted.
+"""The third training step of the real model on the meta device: nothing is computed, every storage is counted.
 
-Runs with and without a GPU, with CPU-only and CUDA builds of torch. What differs from plain CUDA tensors is put right in
-:mod:`vitmem.validate.tracker` (the engine's in-place sums) and :mod:`vitmem.validate.autocast` (casts and kernels).
+Runs with and without a GPU, with CPU-only and CUDA builds of torch. What differs from plain CUDA tensors is put right
+in :mod:`vitmem.validate.tracker` (the engine's in-place sums) and :mod:`vitmem.validate.autocast` (casts and kernels).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Rehearsal:
 
 
 def measure(settings: TrainSettings) -> Measurement:
-    """The third step's figures; raises ``InvalidRequest`` or ``NotModelled`` where the libraries or this file refuse."""
+    """The third step's figures; raises ``InvalidRequest`` or ``NotModelled`` where it cannot say."""
     return rehearse(settings).measurement
 
 
@@ -83,7 +83,5 @@ def _as_on_cuda() -> Iterator[None]:
     """Foreach and fused implementations are offered for meta tensors as they are for CUDA's."""
     foreach = "torch.utils._foreach_utils._get_foreach_kernels_supported_devices"
     fused = "torch.optim.optimizer._get_fused_kernels_supported_devices"
-    with mock.patch(foreach, lambda: [DEVICE]), mock.patch(fused, lambda: [DEVICE, "cpu"]):
+    with mock.patch(foreach, return_value=[DEVICE]), mock.patch(fused, return_value=[DEVICE, "cpu"]):
         yield
-
-

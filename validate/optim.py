@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-
 from vitmem.errors import NotModelled, did_you_mean
 from vitmem.settings import TrainSettings
 
@@ -22,9 +21,10 @@ _LR = 1e-3
 
 
 def _adafactor(groups: Groups) -> torch.optim.Optimizer:
-    from transformers import Adafactor
+    import transformers
 
-    optimizer: torch.optim.Optimizer = Adafactor(groups, lr=_LR, scale_parameter=False, relative_step=False)
+    adafactor: Any = transformers.Adafactor
+    optimizer: torch.optim.Optimizer = adafactor(groups, lr=_LR, scale_parameter=False, relative_step=False)
     return optimizer
 
 
@@ -53,7 +53,7 @@ def _groups(loop: str, model: nn.Module) -> Groups:
     if loop == "plain":
         return [{"params": list(model.parameters())}]
     if loop == "timm":
-        from timm.optim import param_groups_weight_decay
+        from timm.optim._param_groups import param_groups_weight_decay
 
         spared = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()  # type: ignore[operator]
         return list(param_groups_weight_decay(model, weight_decay=2e-5, no_weight_decay_list=tuple(spared)))
@@ -68,7 +68,8 @@ def _group(parameters: Iterable[nn.Parameter]) -> dict[str, Any]:
 
 def _decayed_names(model: nn.Module) -> list[str]:
     """``Trainer.get_decay_parameter_names`` (transformers 5.24)."""
-    from transformers.trainer_pt_utils import get_parameter_names
+    from transformers import trainer_pt_utils
 
+    names_of: Any = trainer_pt_utils.get_parameter_names
     forbidden = [r"bias", r"layernorm", r"rmsnorm", r"(?:^|\.)norm(?:$|\.)", r"_norm(?:$|\.)"]
-    return list(get_parameter_names(model, [nn.LayerNorm], forbidden))
+    return list(names_of(model, [nn.LayerNorm], forbidden))

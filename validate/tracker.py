@@ -3,9 +3,9 @@
 A dispatch mode sees each operator that autograd runs, forward and backward; a weak reference to each new storage sees
 it die. Two things differ under a dispatch mode from plain CUDA tensors, both because ``isTensorSubclassLike`` is true
 (torch 2.14, ATen/TensorSubclassLikeUtils.h): the engine sums two gradients out of place
-(torch/csrc/autograd/input_buffer.cpp) and ``index_backward``, ``masked_fill`` and friends pick their functional variants
-(FunctionsManual.cpp). :data:`_TAKES_OVER` undoes it: where the first operand's storage dies with the operator, the
-result is taken to live in that storage.
+(torch/csrc/autograd/input_buffer.cpp), and ``index_backward``, ``norm_backward`` and friends pick their functional
+variants (FunctionsManual.cpp). :data:`_TAKES_OVER` undoes it: where the first operand's storage dies with the
+operator, the result is taken to live in that storage.
 """
 
 from __future__ import annotations
@@ -51,16 +51,15 @@ def is_dense(tensor: Tensor) -> bool:
     return True
 
 
-class Tracker(TorchDispatchMode):
+class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The list of :class:`Allocation` of everything that runs while it is active; ticks count births and deaths."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Allocation] = []
         self.spans: list[Span] = []
         self.tick = 0
         self.phase = "loop"
-        self.kernel_in_place = False
         self._kind: str | None = None
         self._modules: list[str] = []
         self._live: dict[int, Allocation] = {}
@@ -152,7 +151,7 @@ class Tracker(TorchDispatchMode):
         self._inheritance = None
 
     def _may_take_over(self) -> bool:
-        return self.kernel_in_place or (self.phase == "backward" and not torch.is_grad_enabled())
+        return self.phase == "backward" and not torch.is_grad_enabled()
 
     def _expect_inheritance(self, operand: Any, result: Tensor) -> None:
         if not isinstance(operand, Tensor) or operand.shape != result.shape or operand.dtype != result.dtype:

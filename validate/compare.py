@@ -1,0 +1,145 @@
+"""An estimate against a measurement: by peak, kind, phase, layer. Needs no torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from vitmem.result import SCHEMA_VERSION, Estimate
+
+from .measurement import Measurement
+
+__all__ = ["DEFAULT_TOLERANCE", "Comparison", "Difference", "compare"]
+
+#: What the formulas are held to: a part in a thousand of the peak.
+DEFAULT_TOLERANCE = 0.001
+
+_NOT_TENSORS = ("workspaces", "rounding")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One row: bytes on both sides; ``relative_error`` is signed, and ``None`` where one side does not know."""
+
+    name: str
+    estimated_bytes: int | None
+    measured_bytes: int | None
+
+    @property
+    def relative_error(self) -> float | None:
+        """(estimate - measurement) / measurement; against a measured zero only zero is right."""
+        if self.estimated_bytes is None or self.measured_bytes is None:
+            return None
+        if self.measured_bytes == 0:
+            return 0.0 if self.estimated_bytes == 0 else float("inf")
+        return (self.estimated_bytes - self.measured_bytes) / self.measured_bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; an infinite error becomes ``None``, as JSON has none."""
+        error = self.relative_error
+        finite = None if error is None or error == float("inf") else error
+        return {**dataclasses.asdict(self), "relative_error": finite}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Every figure that both sides know; ``passed`` looks at the peaks, the other rows say where an error is."""
+
+    estimate: Estimate
+    measurement: Measurement
+    tolerance: float
+    peaks: tuple[Difference, ...]
+    kinds: tuple[Difference, ...]
+    phases: tuple[Difference, ...]
+    states: tuple[Difference, ...]
+    parameters: tuple[Difference, ...]
+    saved_activations: tuple[Difference, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether each measured peak is met within the tolerance; nothing measured is no pass."""
+        errors = [row.relative_error for row in self.peaks if row.relative_error is not None]
+        return bool(errors) and all(abs(error) <= self.tolerance for error in errors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The ``validate`` document of the contract."""
+        tables = ("kinds", "phases", "states", "parameters", "saved_activations")
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "backend": self.measurement.backend,
+            "estimate": self.estimate.to_dict(),
+            "measurement": self.measurement.to_dict(),
+            "relative_error": {row.name: row.to_dict()["relative_error"] for row in self.peaks},
+            "tolerance": self.tolerance,
+            "passed": self.passed,
+            "differences": {table: [row.to_dict() for row in getattr(self, table)] for table in tables},
+        }
+
+
+def compare(estimate: Estimate, measurement: Measurement, tolerance: float = DEFAULT_TOLERANCE) -> Comparison:
+    """The rows of both sides by name; a layer or kind that one side lacks counts as zero there."""
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance {tolerance!r} is not a fraction in [0, 1)")
+    return Comparison(
+        estimate=estimate,
+        measurement=measurement,
+        tolerance=tolerance,
+        peaks=_peaks(estimate, measurement),
+        kinds=_rows(_tensor_kinds(estimate, measurement), measurement.at_peak),
+        phases=_phases(estimate, measurement),
+        states=_states(estimate, measurement),
+        parameters=_layers(estimate, measurement, "parameter_bytes"),
+        saved_activations=_layers(estimate, measurement, "saved_activation_bytes"),
+    )
+
+
+def _peaks(estimate: Estimate, measurement: Measurement) -> tuple[Difference, ...]:
+    measured = {
+        "tensor_bytes": measurement.peak_bytes,
+        "allocated_bytes": measurement.allocated_bytes,
+        "reserved_bytes": measurement.reserved_bytes,
+        "device_bytes": measurement.device_bytes,
+    }
+    return tuple(
+        Difference(name=name, estimated_bytes=getattr(estimate.peak, name), measured_bytes=num_bytes)
+        for name, num_bytes in measured.items()
+    )
+
+
+def _tensor_kinds(estimate: Estimate, measurement: Measurement) -> Mapping[str, int]:
+    """Without an allocator there are no workspaces and no rounding to compare."""
+    if measurement.allocated_bytes is not None:
+        return estimate.at_peak
+    return {name: num_bytes for name, num_bytes in estimate.at_peak.items() if name not in _NOT_TENSORS}
+
+
+def _phases(estimate: Estimate, measurement: Measurement) -> tuple[Difference, ...]:
+    known = {name: phase for name, phase in estimate.phases.items() if phase is not None}
+    return tuple(
+        Difference(
+            name=name,
+            estimated_bytes=known[name].tensor_bytes if name in known else None,
+            measured_bytes=num_bytes,
+        )
+        for name, num_bytes in measurement.phases.items()
+    )
+
+
+def _states(estimate: Estimate, measurement: Measurement) -> tuple[Difference, ...]:
+    return tuple(
+        Difference(name=name, estimated_bytes=num_bytes, measured_bytes=getattr(measurement.states, name))
+        for name, num_bytes in dataclasses.asdict(estimate.states).items()
+    )
+
+
+def _layers(estimate: Estimate, measurement: Measurement, field: str) -> tuple[Difference, ...]:
+    estimated = {layer.name: getattr(layer, field) for layer in estimate.layers}
+    return _rows(estimated, {layer.name: getattr(layer, field) for layer in measurement.layers})
+
+
+def _rows(estimated: Mapping[str, int], measured: Mapping[str, int]) -> tuple[Difference, ...]:
+    return tuple(
+        Difference(name=name, estimated_bytes=estimated.get(name, 0), measured_bytes=measured.get(name, 0))
+        for name in dict.fromkeys([*measured, *estimated])
+    )
