@@ -1,0 +1,49 @@
+"""``vitmem validate`` against the real library, on its smallest model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from vitmem import pipeline
+from vitmem.cli import main
+from vitmem.result import Estimate
+from vitmem.settings import TrainSettings
+
+pytest.importorskip("torch")
+pytest.importorskip("timm")
+
+COMMAND = ["validate", "--backend", "meta", "vit_tiny_patch16_224", "--depth", "2", "--bs", "2"]
+real_estimate = pipeline.estimate_settings
+
+
+def too_large(settings: TrainSettings) -> Estimate:
+    """One percent over at the peak."""
+    estimate = real_estimate(settings)
+    peak = dataclasses.replace(estimate.peak, tensor_bytes=estimate.peak.tensor_bytes * 101 // 100)
+    return dataclasses.replace(estimate, peak=peak)
+
+
+def test_a_validation_that_passes_is_exit_0_and_shows_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(COMMAND) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Passed: the estimate equals the meta backend to the byte.")
+    assert "blocks.0-1" in out
+    assert "optimizer state" in out
+
+
+def test_a_validation_that_fails_is_exit_3(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "estimate_settings", too_large)
+    assert main(COMMAND) == 3
+    assert capsys.readouterr().out.startswith("FAILED: the estimate is 1.000 % above the meta backend (tensor bytes).")
+    assert main([*COMMAND, "--tolerance", "0.02"]) == 0
+
+
+def test_json_is_the_document_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*COMMAND, "--json"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert {"backend", "estimate", "measurement", "relative_error", "tolerance", "passed"} <= set(document)
+    assert {"peak", "at_peak", "phases", "layers", "versions", "device"} <= set(document["measurement"])
+    assert captured.err == ""
