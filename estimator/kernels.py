@@ -1,4 +1,4 @@
-"""What CUDA kernels borrow from the allocator, and which kernel runs: by GPU generation, dtype and torch 2.14's rules."""
+"""What CUDA kernels borrow from the allocator, and which kernel runs: by GPU generation and dtype, as torch 2.14."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Kernels:
         return 32 * 2**20 if 9 <= self.gpu.capability[0] <= 12 else 8_519_680
 
     def attention(self, dtype: DType, head_dim: int, dropout: float) -> str:
-        """The kernel behind ``scaled_dot_product_attention`` without a mask (sdp_utils.cpp): flash, efficient, cudnn, math."""
+        """The kernel that runs without a mask (sdp_utils.cpp): flash, efficient, cudnn or math."""
         if self.sdpa_kernel != "auto":
             return self._forced(dtype, head_dim)
         if self._flash_ok(dtype, head_dim, dropout):
@@ -66,12 +66,14 @@ class Kernels:
         if not possible[kernel]:
             sm = "sm{}{}".format(*self.gpu.capability)
             raise InvalidRequest(
-                f"sdpa_kernel {kernel!r} cannot run {dtype.label} with head size {head_dim} on {sm}; use --sdpa-kernel auto"
+                f"sdpa_kernel {kernel!r} cannot run {dtype.label} with head size {head_dim} on {sm}; leave it out"
             )
         return kernel
 
-    def flash_forward(self, batch: int, heads: int, queries: int, keys: int, dim: int, dropout: float) -> tuple[int, ...]:
-        """fp32 accumulators when few rows are split over the keys to fill the GPU (flash_api.cpp, num_splits_heuristic)."""
+    def flash_forward(
+        self, batch: int, heads: int, queries: int, keys: int, dim: int, dropout: float
+    ) -> tuple[int, ...]:
+        """fp32 accumulators when few rows are split over the keys (flash_api.cpp, num_splits_heuristic)."""
         key_blocks = -(-keys // (256 if dim <= 64 else 128 if dim <= 128 else 64))
         splits = 1 if dropout else _num_splits(batch * heads * -(-queries // 64), 2 * self.gpu.num_sms, key_blocks)
         if splits == 1:

@@ -145,7 +145,7 @@ def _trainer_loss(step: Step, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _timm_wrapper(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, Tensor]:
-    """``TimmWrapperForImageClassification.forward``, which takes no loss arguments (``accepts_loss_kwargs = False``)."""
+    """``TimmWrapperForImageClassification.forward``: takes no loss arguments (``accepts_loss_kwargs = False``)."""
     logits = step.model(x)
     return loss_of(logits), logits
 

@@ -104,5 +104,3 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "sgd-nesterov": Optimizer(state=_copies(1), step=_decayed_gradients),
     "adafactor": Optimizer(state=_adafactor_state, step=_adafactor_step),
 }
-
-

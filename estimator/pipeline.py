@@ -70,7 +70,7 @@ def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
         optim=settings.optim or loop.optim,
         zero_grad=settings.zero_grad or "after-step",
         parallel=settings.parallel or "none",
-        attn=plan.attn,
+        attn=plan.attn,  # type: ignore[arg-type]
     )
 
 
@@ -111,7 +111,7 @@ def _peak(played: Played) -> Peak:
 
 
 def _by_kind(ledger: Ledger, event: int) -> Mapping[str, int]:
-    return {kind: 0 for kind in KINDS} | snapshot(ledger, event)
+    return dict.fromkeys(KINDS, 0) | snapshot(ledger, event)
 
 
 def _phases(summaries: list[PhaseSummary]) -> Mapping[str, PhasePeak | None]:

@@ -49,10 +49,12 @@ class Step:
         return {name: tensor for name, tensor in self.scope.parameters.items() if tensor.requires_grad}
 
     def _freeze(self, plan: Plan) -> None:
-        """``linear-probe`` trains the classifier only; ``freeze_layers`` K leaves out the stem and the first K blocks."""
+        """``linear-probe`` trains the classifier only; ``freeze_layers`` K not the stem and the first K blocks."""
         settings, rows = self.settings, self.run.layers
         first = settings.freeze_layers or 0
-        frozen = {*plan.stem, *(f"{plan.block}{i}" for i in range(first))} if settings.freeze_layers is not None else set()
+        frozen = (
+            {*plan.stem, *(f"{plan.block}{i}" for i in range(first))} if settings.freeze_layers is not None else set()
+        )
         for parameter in self.scope.parameters.values():
             row = rows[parameter.storage.id]
             if row in frozen or (settings.train == "linear-probe" and row not in plan.head):

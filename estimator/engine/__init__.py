@@ -9,4 +9,15 @@ from .module import Module, Scope
 from .run import Autocast, Run, Storage
 from .tensor import Tensor, contiguous_strides
 
-__all__ = ["Autocast", "Module", "Node", "Run", "Scope", "Storage", "Tensor", "backward", "contiguous_strides", "record"]
+__all__ = [
+    "Autocast",
+    "Module",
+    "Node",
+    "Run",
+    "Scope",
+    "Storage",
+    "Tensor",
+    "backward",
+    "contiguous_strides",
+    "record",
+]

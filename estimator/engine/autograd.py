@@ -14,7 +14,18 @@ from ..units import DType
 from .checkpoint import Held
 from .tensor import Shape, Tensor, contiguous_strides, is_dense, pointwise_strides
 
-__all__ = ["AccumulateGrad", "Backward", "Node", "Saved", "backward", "needs_grad", "ones_like", "record", "record_all", "sum_to"]
+__all__ = [
+    "AccumulateGrad",
+    "Backward",
+    "Node",
+    "Saved",
+    "backward",
+    "needs_grad",
+    "ones_like",
+    "record",
+    "record_all",
+    "sum_to",
+]
 
 Saved = tuple[Tensor, ...]
 Backward = Callable[[Saved, list["Tensor | None"]], "tuple[Tensor | None, ...]"]
@@ -36,11 +47,15 @@ class Node:
 
     __slots__ = ("edges", "function", "layer", "num_inputs", "saved", "sequence")
 
-    def __init__(self, edges: tuple[Edge | None, ...], function: Backward, saved: Saved | Held, num_inputs: int) -> None:
+    def __init__(
+        self, edges: tuple[Edge | None, ...], function: Backward, saved: Saved | Held, num_inputs: int
+    ) -> None:
         self.edges = edges
         self.function: Backward | None = function
         self.saved: Saved | Held = saved
         self.num_inputs = num_inputs
+        self.layer = ""
+        self.sequence = 0
 
 
 class AccumulateGrad:
@@ -71,9 +86,7 @@ class AccumulateGrad:
         self.grad = grad.detach()
 
     def _obeys_layout(self, grad: Tensor) -> bool:
-        return all(
-            size == 1 or stride == want for size, stride, want in zip(self.shape, grad.strides, self.strides)
-        )
+        return all(size == 1 or stride == want for size, stride, want in zip(self.shape, grad.strides, self.strides))
 
 
 def needs_grad(*inputs: Tensor | None) -> bool:
@@ -100,9 +113,8 @@ def record_all(
     if not needs_grad(*inputs):
         return
     run = outs[0].storage.run
-    kept: Saved | Held = tuple([x.detach() for x in saved])
-    if run.frame is not None:
-        kept = run.frame.hold(kept, outs[0])
+    tensors = tuple([x.detach() for x in saved])
+    kept = tensors if run.frame is None else run.frame.hold(tensors, outs[0])
     node = Node(tuple([_edge(x) for x in inputs]), function, kept, len(outs))
     node.layer = run.layer
     node.sequence = run.next_sequence()

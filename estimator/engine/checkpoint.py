@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Frame", "Held", "checkpoint"]
 
 
-class _EnoughRecomputed(Exception):  # noqa: N818 - a signal, as in torch
+class _EnoughRecomputed(Exception):
     """Every tensor that the forward pass counted exists again."""
 
 

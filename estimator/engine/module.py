@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..units import DType
@@ -68,7 +69,7 @@ class Module:
     #: Whether the library's ``forward`` takes ``**kwargs``, so that Trainer hands it ``num_items_in_batch``.
     takes_loss_kwargs = False
     #: The repeated blocks of a whole model, in order.
-    blocks: list[Module]
+    blocks: Sequence[Module]
     #: Whether a call keeps only its arguments and is run again in the backward pass.
     checkpointed = False
 

@@ -34,7 +34,9 @@ class Tensor:
         self.accumulator: AccumulateGrad | None = None
 
     @classmethod
-    def empty(cls, run: Run, shape: Shape, dtype: DType, *, strides: Shape | None = None, kind: str | None = None) -> Tensor:
+    def empty(
+        cls, run: Run, shape: Shape, dtype: DType, *, strides: Shape | None = None, kind: str | None = None
+    ) -> Tensor:
         """A new allocation of ``prod(shape) * dtype.size`` bytes, dense in the order that ``strides`` give."""
         storage = Storage(run, prod(shape) * dtype.size, kind)
         return cls(storage, shape, strides or contiguous_strides(shape), dtype)

@@ -15,7 +15,16 @@ from ..settings import TrainSettings
 from ..units import DType
 from .nn import Conv2d, LayerNorm, Linear
 
-__all__ = ["ACTIVATIONS", "OVERRIDES", "EncoderConfig", "EncoderLayer", "PatchEmbeddings", "classify", "pair", "read_config"]
+__all__ = [
+    "ACTIVATIONS",
+    "OVERRIDES",
+    "EncoderConfig",
+    "EncoderLayer",
+    "PatchEmbeddings",
+    "classify",
+    "pair",
+    "read_config",
+]
 
 LossOf = Callable[[Tensor], Tensor]
 
@@ -38,6 +47,8 @@ OVERRIDES: Mapping[str, str] = {
     "dropout": "hidden_dropout_prob",
     "attn_dropout": "attention_probs_dropout_prob",
     "drop_path": "drop_path_rate",
+    "patch_drop": "patch_drop_rate",
+    "window": "window_size",
 }
 
 
@@ -67,9 +78,7 @@ def pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
-def read_config(
-    name: str, config: Mapping[str, Any], settings: TrainSettings, known: frozenset[str], *, flash: bool = True
-) -> dict[str, Any]:
+def read_config(name: str, config: Mapping[str, Any], settings: TrainSettings, known: frozenset[str]) -> dict[str, Any]:
     """config.json with the user's settings put in: the fields that a family knows, as constructor arguments."""
     fields = {field: value for field, value in config.items() if field in known}
     for setting, field in OVERRIDES.items():
@@ -78,17 +87,17 @@ def read_config(
             fields[field] = value
         elif value:
             raise InvalidRequest(f"{name} has no {field}; leave out --{setting.replace('_', '-')}")
-    for setting in ("window", "patch_drop"):
-        if getattr(settings, setting):
-            raise InvalidRequest(f"{name} has no {setting}; leave out --{setting.replace('_', '-')}")
-    if settings.res is not None:
-        fields["image_size"] = settings.res
-    if settings.patch is not None:
-        fields["patch_size"] = settings.patch
-    fields["image_size"], fields["patch_size"] = pair(fields["image_size"]), pair(fields["patch_size"])
+    fields["image_size"] = settings.res or pair(fields["image_size"])
+    fields["patch_size"] = pair(settings.patch or fields["patch_size"])
     if settings.mlp_ratio is not None or (settings.dim is not None and "intermediate_size" in fields):
         ratio = settings.mlp_ratio or fields["intermediate_size"] / config["hidden_size"]
         fields["intermediate_size"] = int(fields["hidden_size"] * ratio)
+    fields["attn"] = "sdpa" if settings.attn == "auto" else settings.attn
+    _check(name, fields)
+    return fields
+
+
+def _check(name: str, fields: Mapping[str, Any]) -> None:
     if fields["hidden_size"] % fields["num_attention_heads"]:
         raise InvalidRequest(
             f"hidden_size {fields['hidden_size']} is not divisible by {fields['num_attention_heads']} heads; "
@@ -96,13 +105,13 @@ def read_config(
         )
     if fields.get("hidden_act", "gelu") not in ACTIVATIONS:
         raise NotModelled(f"{name}: activation {fields['hidden_act']!r} is not modelled")
-    if settings.attn == "flash_attention_2":
+    if fields["attn"] == "flash_attention_2":
         raise NotModelled(f"{name}: the flash-attn package is not modelled; --attn sdpa runs torch's own flash kernel")
     for size, patch in zip(fields["image_size"], fields["patch_size"]):
         if size < patch:
-            raise InvalidRequest(f"res {size} is smaller than one patch of {patch} pixels; raise --res or lower --patch")
-    fields["attn"] = "sdpa" if settings.attn == "auto" else settings.attn
-    return fields
+            raise InvalidRequest(
+                f"res {size} is smaller than one patch of {patch} pixels; raise --res or lower --patch"
+            )
 
 
 class PatchEmbeddings(Module):
@@ -116,9 +125,7 @@ class PatchEmbeddings(Module):
         return ops.transpose(ops.flatten(self.projection(x), 2), 1, 2)
 
 
-def eager_attention(
-    query: Tensor, key: Tensor, value: Tensor, dropout: float
-) -> tuple[Tensor, Tensor | None]:
+def eager_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> tuple[Tensor, Tensor | None]:
     """``eager_attention_forward``: softmax in fp32, cast back; the weights are returned too."""
     weights = ops.mul(ops.matmul(query, ops.transpose(key, 2, 3)), 1.0)
     weights = ops.to(ops.softmax(weights, DType.float32), query.dtype)

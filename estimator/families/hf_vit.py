@@ -46,7 +46,9 @@ class Config:
 KNOWN = frozenset(field.name for field in dataclasses.fields(Config)) - {"attn"}
 
 
-def plan(model: ModelConfig, settings: TrainSettings, prefix: str = "vit", tokens: tuple[str, ...] = ("cls_token",)) -> Plan:
+def plan(
+    model: ModelConfig, settings: TrainSettings, prefix: str = "vit", tokens: tuple[str, ...] = ("cls_token",)
+) -> Plan:
     """The model that ``AutoModelForImageClassification.from_config`` builds; raises where transformers would."""
     config = Config(**read_config(model.name, model.config, settings, KNOWN))
     return Plan(
@@ -111,7 +113,8 @@ class Model(Module):
         hidden_states = embedding_output
         for layer in self.layers:
             hidden_states = layer(hidden_states)
-        return self.layernorm(hidden_states)
+        sequence_output: Tensor = self.layernorm(hidden_states)
+        return sequence_output
 
 
 class ForImageClassification(Module):

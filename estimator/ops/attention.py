@@ -31,7 +31,7 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, rate: float = 
 
 def _token_major(x: Tensor) -> Tensor:
     """[B, H, N, D] made as [B, N, H, D] in memory: the layout in which every fused kernel writes its result."""
-    batch, heads, tokens, dim = x.shape
+    _, heads, tokens, dim = x.shape
     return Tensor.empty(x.run, x.shape, x.dtype, strides=(tokens * heads * dim, dim, heads * dim, 1))
 
 
@@ -51,7 +51,7 @@ def _flash(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
     dim = q.shape[-1]
     if dim % 8 == 0:
         return _flash_kernel(q, k, v, rate)
-    out = _flash_kernel(*(_padded(x, -dim % 8) for x in (q, k, v)), rate)
+    out = _flash_kernel(_padded(q, -dim % 8), _padded(k, -dim % 8), _padded(v, -dim % 8), rate)
     return narrow(out, 3, 0, dim)
 
 
@@ -106,7 +106,9 @@ def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         grads_qkv = tuple(_token_major(x) for x in saved[:3])
         row_sums = _row_sums(saved[3])
-        accumulators = run.workspace(run.kernels.efficient_backward(batch, heads, tokens, saved[1].shape[2], dim, saved[0].dtype))
+        accumulators = run.workspace(
+            run.kernels.efficient_backward(batch, heads, tokens, saved[1].shape[2], dim, saved[0].dtype)
+        )
         del row_sums, accumulators
         return grads_qkv
 
@@ -116,7 +118,9 @@ def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
 def _token_major_copy(x: Tensor | None) -> list[Storage]:
     """What the flash kernel borrows for a [B, H, N, D] that is not row-major as [B, N, H, D]."""
     assert x is not None
-    swapped = x.alias((x.shape[0], x.shape[2], x.shape[1], x.shape[3]), (x.strides[0], x.strides[2], x.strides[1], x.strides[3]))
+    swapped = x.alias(
+        (x.shape[0], x.shape[2], x.shape[1], x.shape[3]), (x.strides[0], x.strides[2], x.strides[1], x.strides[3])
+    )
     return [] if swapped.is_contiguous else x.run.workspace(x.num_bytes)
 
 

@@ -102,5 +102,3 @@ def _matmul(a: Tensor, b: Tensor) -> Tensor:
     flat_a = reshape(a, prod(batch), *a.shape[-2:])
     flat_b = reshape(b, prod(batch), *b.shape[-2:])
     return view(_matrix_product(flat_a, flat_b, None), *batch, a.shape[-2], b.shape[-1])
-
-

@@ -25,7 +25,7 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def label_smoothing_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
-    """timm's ``LabelSmoothingCrossEntropy`` (timm 1.0.31, loss/cross_entropy.py), line by line: [B, K], [B] -> scalar."""
+    """timm's ``LabelSmoothingCrossEntropy`` (timm 1.0.31, loss/cross_entropy.py): [B, K], [B] -> scalar."""
     log_probabilities = _log_softmax(logits, DType.float32 if logits.run.autocast else logits.dtype)
     nll_loss = mul(gather(log_probabilities, target.alias((*target.shape, 1), (1, 1)), 1), -1.0)
     nll_loss = reshape(nll_loss, *target.shape)

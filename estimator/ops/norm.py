@@ -54,7 +54,7 @@ def _contiguous_copy(x: Tensor) -> list[Storage]:
 
 
 def rms_norm(x: Tensor, weight: Tensor | None) -> Tensor:
-    """``F.rms_norm`` over the last dimension: saves the input and one fp32 reciprocal root per row (_fused_rms_norm)."""
+    """``F.rms_norm`` over the last dimension: saves the input and one fp32 number per row (_fused_rms_norm)."""
     wide = cast_to_float32(x)
     run, shape = x.run, x.shape
     copy = _contiguous_copy(wide)

@@ -10,7 +10,15 @@ __all__ = ["add", "div", "gelu", "mul", "quick_gelu", "relu", "sigmoid", "silu",
 
 Grads = list["Tensor | None"]
 
-_WIDTH = {DType.bool: 0, DType.uint8: 1, DType.int64: 2, DType.float16: 3, DType.bfloat16: 3, DType.float32: 4, DType.float64: 5}
+_WIDTH = {
+    DType.bool: 0,
+    DType.uint8: 1,
+    DType.int64: 2,
+    DType.float16: 3,
+    DType.bfloat16: 3,
+    DType.float32: 4,
+    DType.float64: 5,
+}
 
 
 def promoted(a: Tensor, b: Tensor) -> DType:

@@ -14,7 +14,7 @@ Grads = list["Tensor | None"]
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """``F.dropout`` in training: the input itself at rate 0; else saves a mask of one byte per element (native_dropout)."""
+    """``F.dropout`` in training: the input itself at rate 0; else saves a byte per element (native_dropout)."""
     if rate == 0:
         return x
     mask = Tensor.empty(x.run, x.shape, DType.bool, strides=pointwise_strides(x.shape, (x,)))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..engine.autograd import Saved, record
 from ..engine.autocast import to
+from ..engine.autograd import Saved, record
 from ..engine.tensor import Shape, Tensor, pointwise_strides
 from ..units import DType
 

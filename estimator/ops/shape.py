@@ -8,15 +8,15 @@ from ..engine.autograd import Saved, record, record_all
 from ..engine.tensor import Shape, Tensor, contiguous_strides
 
 __all__ = [
-    "cat", "chunk", "contiguous", "expand", "flatten", "gather", "narrow", "permute", "reshape", "select", "split", "stack",
-    "transpose", "unbind", "view", "view_strides",
+    "cat", "chunk", "contiguous", "expand", "flatten", "gather", "narrow", "permute", "reshape", "select", "split",
+    "stack", "transpose", "unbind", "view", "view_strides",
 ]  # fmt: skip
 
 Grads = list["Tensor | None"]
 
 
 def view_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape | None:
-    """Strides of ``view(new_shape)``, or None when that needs a copy (``computeStride``, aten/src/ATen/TensorUtils.cpp)."""
+    """Strides of ``view(new_shape)``, or None when that needs a copy (aten/src/ATen/TensorUtils.cpp, computeStride)."""
     if prod(shape) == 0:
         return contiguous_strides(new_shape)
     result = [0] * len(new_shape)
