@@ -65,9 +65,8 @@ def _plain_carry(step: Step) -> None:
 def _outputs(step: Step) -> tuple[Tensor, Tensor]:
     """Logits and loss of an earlier step."""
     logits = (step.settings.bs, step.settings.num_classes)
-    loss_dtype = DType.float32 if step.autocast_dtype else step.dtype
     output = Tensor.empty(step.run, logits, step.autocast_dtype or step.dtype, kind="activations")
-    return output, Tensor.empty(step.run, (), loss_dtype, kind="activations")
+    return output, Tensor.empty(step.run, (), step.loss_dtype, kind="activations")
 
 
 def _plain(step: Step) -> None:
@@ -105,8 +104,9 @@ def _tensor(step: Step, name: str) -> Tensor:
 def _trainer_carry(step: Step) -> None:
     step.names["batches"] = [(step.images(), step.labels()) for _ in range(step.settings.accum)]
     step.names["num_items"] = step.num_items()
-    step.names["tr_loss"], step.names["grad_norm"] = step.scalars(2)
-    step.names["loss"] = Tensor.empty(step.run, (), DType.float32, kind="activations")
+    step.names["tr_loss"] = step.scalars(1)[0]
+    step.names["grad_norm"] = Tensor.empty(step.run, (), step.dtype, kind="temporaries")
+    step.names["loss"] = Tensor.empty(step.run, (), step.loss_dtype, kind="activations")
 
 
 def _trainer(step: Step) -> None:
@@ -139,9 +139,11 @@ def _trainer_loss(step: Step, x: Tensor, y: Tensor) -> Tensor:
 
     with step.autocast():
         loss, logits = step.model(x, loss_of) if step.model.takes_loss_kwargs else _timm_wrapper(step, x, loss_of)
-    converted = to(logits, DType.float32)
-    del converted, logits
-    return loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
+    converted = to(logits, DType.float32) if step.autocast_dtype else logits
+    del logits
+    loss = loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
+    del converted
+    return loss
 
 
 def _timm_wrapper(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, Tensor]:
@@ -185,8 +187,10 @@ def _timm(step: Step) -> None:
         step.start("forward")
         _timm_fetch(step)
         with step.autocast():
-            step.names["output"] = step.model(step.names["input"])
-            step.names["loss"] = ops.label_smoothing_cross_entropy(_tensor(step, "output"), _tensor(step, "target"))
+            output = step.model(step.names["input"])
+            loss = ops.label_smoothing_cross_entropy(output, _tensor(step, "target"))
+        step.names["output"], step.names["loss"] = output, loss  # an earlier result lives until this one is whole
+        del output, loss
         if first and step.settings.zero_grad == "before-backward":
             step.zero_grad()
         step.start("backward")

@@ -66,6 +66,11 @@ class Step:
             for block in self.model.blocks[:count]:
                 block.checkpointed = True
 
+    @property
+    def loss_dtype(self) -> DType:
+        """Autocast computes the loss in fp32, else it has the model's type."""
+        return DType.float32 if self.autocast_dtype else self.dtype
+
     def scalars(self, count: int) -> list[Tensor]:
         """Zero-dimensional fp32 tensors of the loop."""
         return [Tensor.empty(self.run, (), DType.float32, kind="temporaries") for _ in range(count)]
@@ -82,14 +87,6 @@ class Step:
                 Tensor.empty(self.run, shape, dtype, kind="optimizer_state")
                 for shape, dtype in self.optimizer.state(parameter.shape, parameter.dtype)
             ]
-
-    def make_gradients(self) -> None:
-        """Gradients that an earlier step left behind."""
-        for parameter in self.trained.values():
-            self.run.layer = self.run.layers[parameter.storage.id]
-            assert parameter.accumulator is not None
-            grad = Tensor.empty(self.run, parameter.shape, parameter.dtype, kind="gradients")
-            parameter.accumulator.grad = grad
 
     def images(self, dtype: DType | None = None) -> Tensor:
         """A batch of pixel values [B, 3, H, W]."""
@@ -124,8 +121,17 @@ class Step:
         self.run.layer = "model"
 
     def unscale(self) -> Tensor | None:
-        """``GradScaler.unscale_``: gradients in place, found_inf stays."""
-        return self.scalars(1)[0] if self.scaler else None
+        """``GradScaler.unscale_``, line by line: gradients in place; the device's copy of found_inf stays."""
+        if not self.scaler:
+            return None
+        double = Tensor.empty(self.run, (), DType.float64)
+        reciprocal = Tensor.empty(self.run, (), DType.float64)
+        del double
+        (inv_scale,) = self.scalars(1)
+        del reciprocal
+        found_inf, per_device_found_inf, per_device_inv_scale = self.scalars(3)
+        del inv_scale, found_inf, per_device_inv_scale
+        return per_device_found_inf
 
     def clip_grad_norm(self) -> Tensor:
         """Foreach clipping: one norm per gradient, their stack, the total (torch/nn/utils/clip_grad.py)."""

@@ -13,7 +13,12 @@ from vitmem.result import KINDS
 from vitmem.settings import CHOICES, TrainSettings
 from vitmem.timeline import NOT_TENSORS, rounded, snapshot
 
-TIMM = ["vit_tiny_patch16_224", "deit_tiny_distilled_patch16_224", "vit_small_patch14_reg4_dinov2", "vit_base_patch16_siglip_224"]
+TIMM = [
+    "vit_tiny_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "vit_small_patch14_reg4_dinov2",
+    "vit_base_patch16_siglip_224",
+]
 HF = ["WinKawaks/vit-tiny-patch16-224", "facebook/deit-tiny-distilled-patch16-224"]
 
 configurations = st.fixed_dictionaries(
@@ -41,15 +46,17 @@ configurations = st.fixed_dictionaries(
 def test_kinds_add_up_to_the_total_at_every_moment(asked):
     plan, resolved_settings = resolved(TrainSettings.of(**asked))
     ledger = Played(plan, resolved_settings).ledger
-    totals = {kind: 0 for kind in KINDS}
-    blocks = accumulate((rounded(ledger.bytes[e]) if e >= 0 else -rounded(ledger.bytes[~e]) for e in ledger.events))
+    totals = dict.fromkeys(KINDS, 0)
+    blocks = accumulate(rounded(ledger.bytes[e]) if e >= 0 else -rounded(ledger.bytes[~e]) for e in ledger.events)
     for event, allocated in zip(ledger.events, blocks):
         i, sign = (event, 1) if event >= 0 else (~event, -1)
         totals[ledger.kinds[i]] += sign * ledger.bytes[i]
         totals["rounding"] += sign * (rounded(ledger.bytes[i]) - ledger.bytes[i])
         assert sum(totals.values()) == allocated
         assert totals[ledger.kinds[i]] >= 0
-    assert {k: v for k, v in snapshot(ledger, len(ledger.events)).items() if v} == {k: v for k, v in totals.items() if v}
+    assert {k: v for k, v in snapshot(ledger, len(ledger.events)).items() if v} == {
+        k: v for k, v in totals.items() if v
+    }
 
 
 @settings(max_examples=40, deadline=None)

@@ -12,7 +12,7 @@ from .. import ops
 from ..engine import Module, Scope, Tensor
 from .nn import Conv2d, LayerNorm, Linear, RmsNorm
 
-__all__ = ["ACTIVATIONS", "MLPS", "NORMS", "Attention", "BlockConfig", "Mlp", "PatchEmbed", "Sequential"]
+__all__ = ["ACTIVATIONS", "MLPS", "NORMS", "Attention", "BlockConfig", "Mlp", "PatchDropout", "PatchEmbed", "Sequential"]
 
 NORMS: dict[str | None, Callable[[Scope, int], LayerNorm | RmsNorm]] = {
     None: LayerNorm,
@@ -89,6 +89,24 @@ class PatchEmbed(Module):
         if self.norm is not None:
             x = self.norm(x)
         return x
+
+
+class PatchDropout(Module):
+    """timm/layers/patch_dropout.py: prefix tokens stay, of the patches ``num_keep`` at random; nothing at rate 0."""
+
+    def __init__(self, scope: Scope, rate: float, num_prefix_tokens: int, num_keep: int) -> None:
+        super().__init__(scope)
+        self.rate, self.num_prefix_tokens, self.num_keep = rate, num_prefix_tokens, num_keep
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.rate == 0:
+            return x
+        if not self.num_prefix_tokens:
+            return ops.keep_random_tokens(x, self.num_keep)
+        prefix_tokens = ops.narrow(x, 1, 0, self.num_prefix_tokens)
+        x = ops.narrow(x, 1, self.num_prefix_tokens, x.shape[1])
+        x = ops.keep_random_tokens(x, self.num_keep)
+        return ops.cat([prefix_tokens, x], 1)
 
 
 class Attention(Module):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .. import ops
 from ..engine import Module, Scope, Tensor
 
-__all__ = ["Conv2d", "LayerNorm", "LayerScale", "Linear", "Norm", "RmsNorm", "drop_path"]
+__all__ = ["Conv2d", "Dropout", "LayerNorm", "LayerScale", "Linear", "Norm", "RmsNorm", "drop_path"]
 
 Norm = Callable[[Scope, int], "LayerNorm | RmsNorm"]
 
@@ -58,6 +58,17 @@ class Conv2d(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.conv2d(x, self.weight, self.bias, self.stride)
+
+
+class Dropout(Module):
+    """``torch.nn.Dropout`` in training."""
+
+    def __init__(self, scope: Scope, rate: float) -> None:
+        super().__init__(scope)
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.dropout(x, self.rate)
 
 
 class LayerScale(Module):

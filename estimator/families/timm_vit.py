@@ -14,9 +14,9 @@ from ..engine import Module, Scope, Tensor
 from ..settings import TrainSettings
 from ._plan import Plan, linear_rates
 from ._timm_blocks import BLOCKS, AttentionPoolLatent
-from ._timm_layers import NORMS, PatchEmbed, Sequential
+from ._timm_layers import NORMS, PatchDropout, PatchEmbed, Sequential
 from ._timm_vit_config import Config, configured, resolved
-from .nn import Linear
+from .nn import Dropout, Linear
 
 if TYPE_CHECKING:
     from ..catalog import ModelConfig
@@ -36,7 +36,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
         num_tokens=config.num_kept_patches + config.num_prefix_tokens,
         num_blocks=config.depth,
         head=("head", "head_dist"),
-        stem=("model", "patch_embed", "norm_pre"),
+        stem=("model", "patch_embed", "pos_drop", "patch_drop", "norm_pre"),
         block="blocks.",
         attn=attn,
         resolved=resolved(config),
@@ -57,6 +57,11 @@ class VisionTransformer(Module):
         tokens = math.prod(config.grid) + (0 if config.no_embed_class else config.num_prefix_tokens)
         has_position = config.pos_embed not in {"", "none"}
         self.pos_embed = scope.parameter("pos_embed", 1, tokens, width) if has_position else None
+        self.pos_drop = Dropout(scope.row("pos_drop"), config.pos_drop_rate)
+        self.patch_drop = PatchDropout(
+            scope.row("patch_drop"), config.patch_drop_rate, config.num_prefix_tokens, config.num_kept_patches
+        )
+        self.head_drop = Dropout(scope.row("head_drop"), config.drop_rate)
         self.patch_embed = PatchEmbed(
             scope.row("patch_embed"),
             config.in_chans,
@@ -89,7 +94,7 @@ class VisionTransformer(Module):
         """Patches, position, blocks, final norm."""
         x = self.patch_embed(x)
         x = self._pos_embed(x)
-        x = self._patch_drop(x)
+        x = self.patch_drop(x)
         if self.norm_pre is not None:
             x = self.norm_pre(x)
         x = self.sequence(x)
@@ -113,19 +118,8 @@ class VisionTransformer(Module):
             if to_cat:
                 x = ops.cat([*to_cat, x], 1)
             x = ops.add(x, self.pos_embed)
-        return ops.dropout(x, config.pos_drop_rate)
-
-    def _patch_drop(self, x: Tensor) -> Tensor:
-        """timm/layers/patch_dropout.py: prefix tokens stay."""
-        config = self.config
-        if config.patch_drop_rate == 0:
-            return x
-        prefix = config.num_prefix_tokens
-        if not prefix:
-            return ops.keep_random_tokens(x, config.num_kept_patches)
-        prefix_tokens, x = ops.narrow(x, 1, 0, prefix), ops.narrow(x, 1, prefix, x.shape[1])
-        x = ops.keep_random_tokens(x, config.num_kept_patches)
-        return ops.cat([prefix_tokens, x], 1)
+        x = self.pos_drop(x)
+        return x
 
     def _pool(self, x: Tensor) -> Tensor:
         config = self.config
@@ -146,15 +140,15 @@ class VisionTransformer(Module):
         x = self._pool(x)
         if self.fc_norm is not None:
             x = self.fc_norm(x)
-        x = ops.dropout(x, self.config.drop_rate)
+        x = self.head_drop(x)
         x = self.head(x)
         return x
 
     def _head_distilled(self, x: Tensor) -> Tensor:
         assert self.head_dist is not None
         x, x_dist = ops.select(x, 1, 0), ops.select(x, 1, 1)
-        x = ops.dropout(x, self.config.drop_rate)
-        x_dist = ops.dropout(x_dist, self.config.drop_rate)
+        x = self.head_drop(x)
+        x_dist = self.head_drop(x_dist)
         x = self.head(x)
         x_dist = self.head_dist(x_dist)
         return ops.mul(ops.add(x, x_dist), 0.5)
