@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from vitmem.errors import InvalidRequest
 
 __all__ = ["SdpaChoice", "scaled_dot_product_attention"]
 
@@ -33,18 +34,20 @@ class SdpaChoice:
 
     def pick(self, query: Tensor, mask: Tensor | None) -> str:
         """The first feasible kernel in CUDA's order: flash, efficient, math."""
-        kernels = ("flash", "efficient") if self.kernel == "auto" else (self.kernel,)
-        for kernel in kernels:
+        for kernel in ("flash", "efficient", "math") if self.kernel == "auto" else (self.kernel,):
             if _feasible(kernel, query, mask):
                 return kernel
-        return "math"
+        raise InvalidRequest(
+            f"the {self.kernel} attention kernel cannot run {query.dtype} heads of width {query.shape[-1]}"
+            f"{' with a mask' if mask is not None else ''}; leave sdpa_kernel on auto"
+        )
 
 
 def _feasible(kernel: str, query: Tensor, mask: Tensor | None) -> bool:
     width = query.shape[-1]
     half = query.dtype in _HALF
     if query.dim() != 4:
-        return False
+        return kernel == "math"
     if kernel == "flash":
         return half and mask is None and width <= 256
     if kernel == "efficient":

@@ -123,6 +123,12 @@ class CudaSemantics(TorchFunctionMode):
     def _run_log_softmax(self, func: Any, x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
         return torch.ops.aten._log_softmax(x, dim, True) if _half_to_float(x, dtype) else func(x, dim, dtype=dtype)
 
+    def _run_rms_norm(
+        self, func: Any, x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None
+    ) -> Any:
+        """One kernel on CUDA, a composite of six elsewhere (ATen/native/layer_norm.cpp, rms_norm_symint)."""
+        return torch.ops.aten._fused_rms_norm(x, shape, weight, eps)[0]
+
     def _run_scaled_dot_product_attention(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         return scaled_dot_product_attention(self._sdpa, *args, **kwargs)
 

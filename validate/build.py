@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from vitmem.errors import InvalidRequest, NotModelled
+from vitmem.errors import InvalidRequest, NotModelled, VitmemError
 from vitmem.settings import TrainSettings
 
 from . import build_timm, build_transformers
 from .hub import is_known
 
-__all__ = ["DTYPES", "Built", "build_model"]
+__all__ = ["DTYPES", "Built", "build_model", "named_refusals"]
 
 DTYPES = {"pure-fp16": torch.float16, "pure-bf16": torch.bfloat16}
 
-_NOT_YET = {"compile": False, "gpus": 1, "offload": "none", "parallel": (None, "none")}
+_NOT_YET = {"compile": False, "ema": False, "gpus": 1, "offload": "none", "parallel": (None, "none")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Built:
 def build_model(settings: TrainSettings, device: str = "meta") -> Built:
     """The model that ``settings`` name, ready to train, as its library builds it."""
     _refuse_unmodelled(settings)
-    with _named_refusals(settings):
+    with named_refusals(settings, "built"):
         built = _build(settings, device)
     built.model.train()
     if settings.precision in DTYPES:
@@ -73,6 +73,8 @@ def _refuse_unmodelled(settings: TrainSettings) -> None:
         value = getattr(settings, name)
         if value not in (usual if isinstance(usual, tuple) else (usual,)):
             raise NotModelled(f"{name}={value!r} cannot be rehearsed on the meta device")
+    if settings.model.startswith("torchvision/"):
+        raise NotModelled(f"{settings.model} cannot be rehearsed on the meta device: timm and transformers only")
     if settings.train == "lora":
         raise NotModelled("train='lora' cannot be rehearsed on the meta device")
     if settings.attn == "flash_attention_2":
@@ -80,15 +82,16 @@ def _refuse_unmodelled(settings: TrainSettings) -> None:
 
 
 @contextlib.contextmanager
-def _named_refusals(settings: TrainSettings) -> Iterator[None]:
-    """What a library refuses while building is the user's request, said in one line."""
+def named_refusals(settings: TrainSettings, doing: str) -> Iterator[None]:
+    """What a library refuses is the user's request, said in one line with the library's reason."""
     try:
         yield
-    except (AssertionError, TypeError, ValueError, RuntimeError) as error:
-        if isinstance(error, (InvalidRequest, NotModelled)):
-            raise
+    except VitmemError:
+        raise
+    except (AssertionError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise InvalidRequest(f"{settings.model} cannot be built with these settings: {reason}") from error
+        kind = NotModelled if isinstance(error, (AttributeError, NotImplementedError)) else InvalidRequest
+        raise kind(f"{settings.model} cannot be {doing} with these settings: {reason}") from error
 
 
 # what is trained

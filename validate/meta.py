@@ -18,7 +18,7 @@ from vitmem.settings import TrainSettings
 
 from .attention import SdpaChoice
 from .autocast import CudaSemantics
-from .build import build_model
+from .build import build_model, named_refusals
 from .events import Allocation, Span
 from .loops import LOOPS, Job
 from .measurement import Measurement
@@ -55,7 +55,7 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         watch = Watch(built, optimizer)
         semantics = CudaSemantics(watch.tracker, sdpa, cuda=cuda)
         job = Job(settings=settings, built=built, optimizer=optimizer, device=DEVICE)
-        with watch.tracker, semantics.active():
+        with named_refusals(settings, "trained"), watch.tracker, semantics.active():
             LOOPS[settings.loop](job, watch)
     return Rehearsal(
         measurement=summarise(watch, backend="meta", device=DEVICE, versions=_versions()),

@@ -33,6 +33,7 @@ def summarise(watch: Watch, *, backend: str, device: str, versions: Mapping[str,
         num_trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
         versions=versions,
         device=device,
+        notes=("attention kernels and autocast follow CUDA's sm80 generation",),
     )
 
 

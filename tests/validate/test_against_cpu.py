@@ -1,0 +1,66 @@
+"""The rehearsal, asked for the CPU's rules, against real steps on the CPU with torch's profiler as the witness.
+
+What remains is a few host scalars: the profiler counts them, the rehearsal, which follows the device only, does not.
+The optimizers are those whose foreach step borrows nothing: the CPU's slow path of AdamW borrows more than CUDA's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+from vitmem.settings import TrainSettings
+from vitmem.validate.build import build_model
+from vitmem.validate.loops import LOOPS, Job
+from vitmem.validate.meta import rehearse
+from vitmem.validate.optim import make_optimizer
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+HOST_SCALARS_BYTES = 96
+
+
+class Deaf:
+    """A recorder that records nothing."""
+
+    def during(self, phase):
+        return contextlib.nullcontext()
+
+    def inputs(self):
+        return contextlib.nullcontext()
+
+    def step_begins(self, step): ...
+    def forward_ended(self, *held): ...
+    def backward_ended(self): ...
+    def stepped(self): ...
+
+
+def highest_on_cpu(settings):
+    """The most bytes that the CPU's allocator had handed out while the model was built and trained."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        built = build_model(settings, "cpu")
+        optimizer = make_optimizer(settings, built.model)
+        LOOPS[settings.loop](Job(settings=settings, built=built, optimizer=optimizer, device="cpu"), Deaf())
+    events = sorted(memory_events(profiler), key=lambda event: event.start_time_ns)
+    first = events[0].extra_fields
+    before = first.total_allocated - first.alloc_size  # the profiler goes on from the total of its last session
+    return max(event.extra_fields.total_allocated for event in events) - before
+
+
+def memory_events(profiler):
+    stack = list(profiler.profiler.kineto_results.experimental_event_tree())
+    while stack:
+        event = stack.pop()
+        stack.extend(event.children)
+        if event.tag == torch._C._profiler._EventType.Allocation:
+            yield event
+
+
+@pytest.mark.parametrize("optim", ["sgd", "sgd-momentum"])
+@pytest.mark.parametrize("model", ["vit_tiny_patch16_224", "google/vit-base-patch16-224"])
+def test_real_steps_on_the_cpu_hold_what_the_rehearsal_says(model, optim):
+    settings = TrainSettings(model=model, bs=8, precision="fp32", attn="eager", loop="plain", optim=optim, depth=3)
+    measurement = rehearse(settings, cuda=False).measurement
+    assert 0 <= highest_on_cpu(settings) - measurement.peak_bytes <= HOST_SCALARS_BYTES
