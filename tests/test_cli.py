@@ -232,11 +232,12 @@ def test_a_command_imports_only_what_it_needs(args: list[str], banned: set[str])
     assert not banned & set(done.stderr.split())
 
 
-def test_the_module_runs_and_keeps_quiet_when_its_reader_leaves() -> None:
+@pytest.mark.parametrize("args", [["models"], ["estimate"], ["estimate", "--json"]])
+def test_the_module_runs_and_keeps_quiet_when_its_reader_leaves(args: list[str]) -> None:
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "w") as closed:
-        done = subprocess.run([*PROGRAM, "models"], stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run([*PROGRAM, *args], stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 1
 

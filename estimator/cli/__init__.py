@@ -38,9 +38,7 @@ def main(args: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
     try:
-        code = _dispatch(args)
-        sys.stdout.flush()
-        return code
+        return _dispatch(args)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:

@@ -48,7 +48,7 @@ def emit(report: Report, *, as_json: bool, target: Target | None) -> None:
     if as_json:
         from ..report.formats import renderer
 
-        sys.stdout.write(renderer(".json")(report))
+        click.echo(renderer(".json")(report), nl=False)
     else:
         from ..report.terminal import draw
 
