@@ -21,6 +21,7 @@ from vitmem.errors import NotModelled
 
 from .attention import SdpaChoice, scaled_dot_product_attention
 from .autocast_lists import FP32, FP32_SET_OPT_DTYPE, LOWER_PRECISION, PROMOTE
+from .rms_norm import fused_rms_norm
 from .tracker import Tracker
 
 __all__ = ["CudaSemantics"]
@@ -123,11 +124,8 @@ class CudaSemantics(TorchFunctionMode):
     def _run_log_softmax(self, func: Any, x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
         return torch.ops.aten._log_softmax(x, dim, True) if _half_to_float(x, dtype) else func(x, dim, dtype=dtype)
 
-    def _run_rms_norm(
-        self, func: Any, x: Tensor, shape: list[int], weight: Tensor | None = None, eps: float | None = None
-    ) -> Any:
-        """One kernel on CUDA, a composite of six elsewhere (ATen/native/layer_norm.cpp, rms_norm_symint)."""
-        return torch.ops.aten._fused_rms_norm(x, shape, weight, eps)[0]
+    def _run_rms_norm(self, func: Any, x: Tensor, shape: Any, weight: Tensor | None = None, eps: Any = None) -> Any:
+        return fused_rms_norm(x, shape, weight)
 
     def _run_scaled_dot_product_attention(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         return scaled_dot_product_attention(self._sdpa, *args, **kwargs)

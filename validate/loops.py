@@ -64,9 +64,14 @@ class Job:
         )
         return images, torch.zeros(self.settings.bs, dtype=torch.int64, device=self.device)
 
-    def zero(self, when: str) -> None:
-        """``optimizer.zero_grad()`` if this is the moment for it; ``keep`` zeroes in place after the step."""
+    def zero(self, when: str, micro_step: int = 0) -> None:
+        """``optimizer.zero_grad()`` if this is the moment for it; ``keep`` zeroes in place after the step.
+
+        Only the first micro-step finds an earlier step's gradients: the later ones add to the first's.
+        """
         chosen = self.settings.zero_grad or "after-step"
+        if micro_step > 0:
+            return
         if chosen == when:
             self.optimizer.zero_grad()
         if chosen == "keep" and when == "after-step":
@@ -85,12 +90,12 @@ def run_trainer(job: Job, recorder: Recorder) -> None:
         recorder.step_begins(step)
         with recorder.during("forward"), recorder.inputs():
             batches, num_items = _fetch(job)
-        for inputs in batches:
-            job.zero("before-forward")
+        for micro_step, inputs in enumerate(batches):
+            job.zero("before-forward", micro_step)
             with recorder.during("forward"):
                 loss = _trainer_loss(job, inputs, num_items)
                 recorder.forward_ended(loss)
-            job.zero("before-backward")
+            job.zero("before-backward", micro_step)
             with recorder.during("backward"):
                 _backward(scaler.scale(loss))
                 recorder.backward_ended()
@@ -148,11 +153,11 @@ def run_plain(job: Job, recorder: Recorder) -> None:
     scaler = job.scaler()
     for step in range(STEPS):
         recorder.step_begins(step)
-        for _ in range(job.settings.accum):
+        for micro_step in range(job.settings.accum):
             with recorder.during("forward"):
                 with recorder.inputs():
                     x, y = job.batch()
-                job.zero("before-forward")
+                job.zero("before-forward", micro_step)
                 with job.autocast():
                     out = job.model(x)
                     out = getattr(out, "logits", out)
@@ -160,7 +165,7 @@ def run_plain(job: Job, recorder: Recorder) -> None:
                     if job.settings.accum > 1:
                         loss = loss / job.settings.accum
                 recorder.forward_ended(out, loss)
-            job.zero("before-backward")
+            job.zero("before-backward", micro_step)
             with recorder.during("backward"):
                 _backward(scaler.scale(loss))
                 recorder.backward_ended()
@@ -177,14 +182,14 @@ def run_timm(job: Job, recorder: Recorder) -> None:
     batches = _prefetched(job, recorder)
     for step in range(STEPS):
         recorder.step_begins(step)
-        for _ in range(job.settings.accum):
+        for micro_step in range(job.settings.accum):
             with recorder.during("forward"):
                 with recorder.inputs():
                     images, target = next(batches)
-                job.zero("before-forward")
+                job.zero("before-forward", micro_step)
                 output, loss = _timm_forward(job, images, target)
                 recorder.forward_ended(output, loss)
-            job.zero("before-backward")
+            job.zero("before-backward", micro_step)
             with recorder.during("backward"):
                 _backward(scaler.scale(loss))
                 recorder.backward_ended()

@@ -179,8 +179,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _kind_at_birth(self) -> str:
         if self._kind is not None:
             return self._kind
-        recomputing = self.phase == "backward" and torch.is_grad_enabled()
-        return "activations" if self.phase == "forward" or recomputing else "temporaries"
+        return "activations" if self.phase == "forward" or self._recomputing() else "temporaries"
+
+    def _recomputing(self) -> bool:
+        """Checkpointing runs the forward again inside a node; before the first node, gradients are on as well."""
+        inside = torch._C._current_autograd_node() is not None
+        return self.phase == "backward" and torch.is_grad_enabled() and inside
 
     def _died(self, key: int) -> None:
         event = self._live.pop(key)
