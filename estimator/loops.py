@@ -71,12 +71,12 @@ def _outputs(step: Step) -> tuple[Tensor, Tensor]:
 
 def _plain(step: Step) -> None:
     settings = step.settings
-    if settings.zero_grad == "before-forward":
-        step.zero_grad()
     for first in _first_of(settings.accum):
         step.start("forward")
         step.names["x"] = step.images()
         step.names["y"] = step.labels()
+        if first and settings.zero_grad == "before-forward":
+            step.zero_grad()
         with step.autocast():
             step.names["out"] = step.model(step.names["x"])
             step.names["loss"] = ops.cross_entropy(_tensor(step, "out"), _tensor(step, "y"))
@@ -181,11 +181,11 @@ def _timm_fetch(step: Step) -> None:
 
 
 def _timm(step: Step) -> None:
-    if step.settings.zero_grad == "before-forward":
-        step.zero_grad()
     for first in _first_of(step.settings.accum):
         step.start("forward")
         _timm_fetch(step)
+        if first and step.settings.zero_grad == "before-forward":
+            step.zero_grad()
         with step.autocast():
             output = step.model(step.names["input"])
             loss = ops.label_smoothing_cross_entropy(output, _tensor(step, "target"))
