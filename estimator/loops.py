@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from . import ops
-from .engine import Tensor
+from .engine import Module, Tensor
 from .engine.autocast import to
 from .optimizers import Group
 from .step import LossOf, Step
@@ -29,7 +29,7 @@ class Loop:
     optim: str
     carry: Callable[[Step], None]
     play: Callable[[Step], None]
-    no_decay: Callable[[str, Tensor], bool] | None = None
+    no_decay: Callable[[Module, str, Tensor], bool] | None = None
     weight_decay: bool = False
     assumption: str
 
@@ -38,8 +38,9 @@ def _groups(step: Step, loop: Loop) -> list[Group]:
     trained = step.trained
     if loop.no_decay is None:
         return [Group(parameters=tuple(trained.values()), decayed=loop.weight_decay)]
-    plain = tuple(p for name, p in trained.items() if not loop.no_decay(name, p))
-    bare = tuple(p for name, p in trained.items() if loop.no_decay(name, p))
+    model = step.model
+    plain = tuple(p for name, p in trained.items() if not loop.no_decay(model, name, p))
+    bare = tuple(p for name, p in trained.items() if loop.no_decay(model, name, p))
     return [Group(parameters=plain, decayed=loop.weight_decay), Group(parameters=bare, decayed=False)]
 
 
@@ -152,7 +153,7 @@ def _timm_wrapper(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, Tenso
     return loss_of(logits), logits
 
 
-def _trainer_no_decay(name: str, parameter: Tensor) -> bool:
+def _trainer_no_decay(model: Module, name: str, parameter: Tensor) -> bool:
     """``Trainer.get_decay_parameter_names``: biases and every norm's parameters are not decayed."""
     return "bias" in name or "norm" in name.lower()
 
@@ -201,9 +202,9 @@ def _timm(step: Step) -> None:
     del found_inf
 
 
-def _timm_no_decay(name: str, parameter: Tensor) -> bool:
-    """``param_groups_weight_decay``: vectors, biases, and what the model names (its tokens and positions)."""
-    return len(parameter.shape) <= 1 or name.endswith(("pos_embed", "cls_token", "reg_token", "dist_token"))
+def _timm_no_decay(model: Module, name: str, parameter: Tensor) -> bool:
+    """``param_groups_weight_decay``: vectors, biases, and what the model names."""
+    return len(parameter.shape) <= 1 or name.endswith(".bias") or name in model.no_weight_decay
 
 
 TIMM = Loop(

@@ -68,6 +68,8 @@ class Module:
 
     #: Whether the library's ``forward`` takes ``**kwargs``, so that Trainer hands it ``num_items_in_batch``.
     takes_loss_kwargs = False
+    #: Parameters that a whole model exempts from weight decay by name (timm's ``no_weight_decay``).
+    no_weight_decay: frozenset[str] = frozenset()
     #: The repeated blocks of a whole model, in order.
     blocks: Sequence[Module]
     #: Whether a call keeps only its arguments and is run again in the backward pass.

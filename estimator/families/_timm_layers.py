@@ -12,7 +12,17 @@ from .. import ops
 from ..engine import Module, Scope, Tensor
 from .nn import Conv2d, LayerNorm, Linear, RmsNorm
 
-__all__ = ["ACTIVATIONS", "MLPS", "NORMS", "Attention", "BlockConfig", "Mlp", "PatchDropout", "PatchEmbed", "Sequential"]
+__all__ = [
+    "ACTIVATIONS",
+    "MLPS",
+    "NORMS",
+    "Attention",
+    "BlockConfig",
+    "Mlp",
+    "PatchDropout",
+    "PatchEmbed",
+    "Sequential",
+]
 
 NORMS: dict[str | None, Callable[[Scope, int], LayerNorm | RmsNorm]] = {
     None: LayerNorm,

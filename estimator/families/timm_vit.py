@@ -46,6 +46,8 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
 class VisionTransformer(Module):
     """[B, 3, H, W] -> [B, num_classes]."""
 
+    no_weight_decay = frozenset({"pos_embed", "cls_token", "reg_token", "dist_token"})
+
     def __init__(self, scope: Scope, config: Config) -> None:
         super().__init__(scope)
         self.config = config

@@ -1,0 +1,116 @@
+"""The estimator against the real models, rehearsed: equal to the byte, in total, by phase, by kind and by layer.
+
+The reference is :mod:`vitmem.validate.meta`, which imports nothing of the estimator's engine. The default run takes a
+spread of every feature; ``-m slow`` takes every catalogued name in several settings.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("timm")
+pytest.importorskip("transformers")
+
+import vitmem
+from vitmem import catalog
+from vitmem.settings import TrainSettings
+from vitmem.timeline import NOT_TENSORS
+from vitmem.validate.meta import measure
+
+TIMM, HF = "vit_tiny_patch16_224", "WinKawaks/vit-tiny-patch16-224"
+DEIT = "facebook/deit-tiny-distilled-patch16-224"
+PRECISIONS = ("fp32", "fp16", "bf16", "pure-fp16", "pure-bf16")
+
+MATRIX = [
+    # precision x attention x library, three blocks
+    *({"model": model, "bs": 2, "depth": 3, "precision": precision, "attn": attn}
+      for model in (TIMM, HF) for precision in PRECISIONS for attn in ("eager", "sdpa")),
+    # resolution x batch, whole models
+    *({"model": model, "bs": bs, "res": res, "precision": precision}
+      for model, res, bs, precision in [
+          (TIMM, "224", 8, "fp16"), (TIMM, "256x128", 5, "bf16"), (TIMM, "384", 2, "fp32"), (TIMM, "100", 3, "fp16"),
+          (HF, "224", 8, "fp16"), (HF, "96x160", 5, "bf16"), (HF, "384", 2, "fp32"), (HF, "100", 3, "fp16"),
+          (DEIT, "224", 4, "fp16"), (DEIT, "384", 1, "pure-bf16"),
+          ("google/vit-base-patch16-224", "224", 1, "fp16"), ("vit_base_patch16_224", "384", 4, "bf16"),
+          ("vit_small_patch16_384", "512", 2, "bf16"), ("google/vit-large-patch32-384", "384", 2, "bf16"),
+      ]),
+    # optimizer x loop
+    *({"model": TIMM, "bs": 2, "depth": 2, "optim": optim, "loop": loop, "precision": "bf16"}
+      for optim in ("adamw_torch", "adamw_torch_fused", "sgd", "sgd-momentum", "adafactor")
+      for loop in ("trainer", "plain")),
+    *({"model": model, "bs": 2, "depth": 2, "loop": "timm", "precision": precision}
+      for model, precision in [(TIMM, "fp16"), (HF, "bf16"), ("deit_tiny_distilled_patch16_224", "fp32")]),
+    # when gradients go, and accumulation
+    *({"model": TIMM, "bs": 2, "depth": 2, "loop": loop, "zero_grad": when, "accum": 2}
+      for loop in ("trainer", "plain", "timm") for when in ("after-step", "before-backward", "before-forward", "keep")),
+    # dropouts, checkpointing, what is trained
+    {"model": TIMM, "bs": 2, "depth": 3, "dropout": 0.1, "attn_dropout": 0.1, "drop_path": 0.2, "precision": "bf16"},
+    {"model": TIMM, "bs": 2, "depth": 3, "attn_dropout": 0.1, "attn": "eager", "patch_drop": 0.4},
+    {"model": HF, "bs": 2, "depth": 3, "dropout": 0.1, "attn_dropout": 0.1},
+    {"model": HF, "bs": 2, "depth": 3, "dropout": 0.1, "attn_dropout": 0.1, "attn": "eager", "precision": "bf16"},
+    {"model": TIMM, "bs": 4, "depth": 4, "grad_checkpointing": True, "precision": "bf16"},
+    {"model": TIMM, "bs": 4, "depth": 4, "grad_checkpointing": True, "checkpoint_layers": 2, "attn": "eager"},
+    {"model": HF, "bs": 4, "depth": 4, "grad_checkpointing": True, "precision": "pure-bf16"},
+    {"model": TIMM, "bs": 4, "depth": 4, "train": "linear-probe"},
+    {"model": HF, "bs": 4, "depth": 4, "freeze_layers": 2, "precision": "fp32", "loop": "plain"},
+    # overrides of the architecture
+    {"model": TIMM, "bs": 3, "dim": 180, "heads": 3, "depth": 2},
+    {"model": HF, "bs": 2, "dim": 128, "heads": 4, "depth": 2, "mlp_ratio": 3.0, "patch": 14, "num_classes": 10},
+    {"model": TIMM, "bs": 2, "depth": 2, "patch": 7, "precision": "bf16", "loop": "plain"},
+    # one of every kind of block, norm, pool and token
+    *({"model": model, "bs": 2, "depth": 2, "precision": precision}
+      for model, precision in [
+          ("aimv2_1b_patch14_224", "bf16"), ("beit3_base_patch16_224", "fp16"), ("vit_base_patch16_siglip_224", "bf16"),
+          ("vit_base_patch16_xp_224", "bf16"), ("vit_base_patch16_rpn_224", "fp16"), ("vit_pwee_patch16_reg1_gap_256", "fp32"),
+          ("vit_small_patch16_18x2_224", "bf16"), ("vit_giant_patch14_reg4_dinov2", "fp16"), ("deit3_small_patch16_224", "bf16"),
+          ("vit_base_patch16_clip_quickgelu_224", "bf16"), ("test_vit", "fp16"), ("test_vit2", "pure-bf16"), ("test_vit3", "fp32"),
+          ("vit_so150m_patch16_reg4_gap_256", "bf16"), ("vit_intern300m_patch14_448", "bf16"),
+      ]),
+]  # fmt: skip
+
+
+def assert_equal_to_the_byte(settings):
+    estimate, measured = vitmem.estimate(**settings), measure(TrainSettings.of(**settings))
+    assert estimate.model.num_parameters == measured.num_parameters
+    assert estimate.model.num_trainable_parameters == measured.num_trainable_parameters
+    # kinds first: a difference there says which tensor to look for
+    kinds = {kind: size for kind, size in estimate.at_tensor_peak.items() if size and kind not in NOT_TENSORS}
+    assert kinds == {kind: size for kind, size in measured.at_peak.items() if size}
+    rows = {row.name: (row.parameter_bytes, row.saved_activation_bytes) for row in estimate.layers}
+    expected = {row.name: (row.parameter_bytes, row.saved_activation_bytes) for row in measured.layers}
+    assert {name: row for name, row in rows.items() if any(row)} == {n: row for n, row in expected.items() if any(row)}
+    assert {name: estimate.phases[name].tensor_bytes for name in measured.phases} == measured.phases
+    states = estimate.states
+    assert states.gradient_bytes == measured.states.gradient_bytes
+    assert states.optimizer_bytes == measured.states.optimizer_bytes
+    assert states.saved_activation_bytes == measured.states.saved_activation_bytes
+    assert (estimate.peak.tensor_bytes, estimate.peak.phase) == (measured.peak_bytes, measured.peak_phase)
+
+
+def name_of(settings):
+    return " ".join(f"{value}" if key == "model" else f"{key}={value}" for key, value in settings.items())
+
+
+def test_the_matrix_is_large_enough():
+    assert len({name_of(settings) for settings in MATRIX}) == len(MATRIX) >= 60
+
+
+@pytest.mark.parametrize("settings", MATRIX, ids=name_of)
+def test_a_step_to_the_byte(settings):
+    assert_equal_to_the_byte(settings)
+
+
+SWEEP = [
+    {"precision": "fp16", "bs": 2},
+    {"precision": "bf16", "bs": 3, "attn": "eager", "loop": "plain"},
+    {"precision": "fp32", "bs": 1, "loop": "timm", "drop_path": 0.1},
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", SWEEP, ids=name_of)
+@pytest.mark.parametrize("name", catalog.names())
+def test_every_name_to_the_byte(name, settings):
+    own = {key: value for key, value in settings.items() if key != "drop_path" or "/" not in name}
+    assert_equal_to_the_byte({"model": name, "depth": 2, **own})
