@@ -34,5 +34,5 @@ class _FusedRmsNorm(torch.autograd.Function):
 
 def fused_rms_norm(x: Tensor, shape: Any, weight: Tensor | None) -> Tensor:
     """``torch.rms_norm(x, shape, weight)``: out like ``x`` but contiguous; saves ``x`` and fp32 [..., 1]."""
-    out: Tensor = _FusedRmsNorm.apply(x, weight, len(shape))  # type: ignore[no-untyped-call]
+    out: Tensor = _FusedRmsNorm.apply(x, weight, len(shape))
     return out

@@ -62,9 +62,12 @@ MATRIX = [
     *({"model": model, "bs": 2, "depth": 2, "precision": precision}
       for model, precision in [
           ("aimv2_1b_patch14_224", "bf16"), ("beit3_base_patch16_224", "fp16"), ("vit_base_patch16_siglip_224", "bf16"),
-          ("vit_base_patch16_xp_224", "bf16"), ("vit_base_patch16_rpn_224", "fp16"), ("vit_pwee_patch16_reg1_gap_256", "fp32"),
-          ("vit_small_patch16_18x2_224", "bf16"), ("vit_giant_patch14_reg4_dinov2", "fp16"), ("deit3_small_patch16_224", "bf16"),
-          ("vit_base_patch16_clip_quickgelu_224", "bf16"), ("test_vit", "fp16"), ("test_vit2", "pure-bf16"), ("test_vit3", "fp32"),
+          ("vit_base_patch16_xp_224", "bf16"), ("vit_base_patch16_rpn_224", "fp16"),
+          ("vit_pwee_patch16_reg1_gap_256", "fp32"),
+          ("vit_small_patch16_18x2_224", "bf16"), ("vit_giant_patch14_reg4_dinov2", "fp16"),
+          ("deit3_small_patch16_224", "bf16"),
+          ("vit_base_patch16_clip_quickgelu_224", "bf16"), ("test_vit", "fp16"),
+          ("test_vit2", "pure-bf16"), ("test_vit3", "fp32"),
           ("vit_so150m_patch16_reg4_gap_256", "bf16"), ("vit_intern300m_patch14_448", "bf16"),
       ]),
 ]  # fmt: skip
