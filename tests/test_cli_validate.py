@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 import pytest
-from vitmem import pipeline
+from vitmem import ops, pipeline
 from vitmem.cli import main
 from vitmem.result import Estimate
 from vitmem.settings import TrainSettings
@@ -38,6 +38,22 @@ def test_a_validation_that_fails_is_exit_3(capsys: pytest.CaptureFixture[str], m
     assert main(COMMAND) == 3
     assert capsys.readouterr().out.startswith("FAILED: the estimate is 1.000 % above the meta backend (tensor bytes).")
     assert main([*COMMAND, "--tolerance", "0.02"]) == 0
+
+
+def test_a_wrong_rule_of_an_operator_is_found_in_its_layer(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN an estimator whose dropout keeps a mask also at rate 0
+    right = ops.dropout
+    monkeypatch.setattr(ops, "dropout", lambda x, rate: right(x, 0.5))
+    # THEN the validation fails, and the rows of the blocks, not the head's, are the ones that differ
+    assert main([*COMMAND, "--json"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    estimated = {row["name"]: row["saved_activation_bytes"] for row in document["estimate"]["layers"]}
+    measured = {row["name"]: row["saved_activation_bytes"] for row in document["measurement"]["layers"]}
+    tokens_by_width = 2 * 197 * 192
+    assert estimated["blocks.0"] > measured["blocks.0"] + tokens_by_width
+    assert estimated["head"] == measured["head"]
 
 
 def test_json_is_the_document_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
