@@ -9,13 +9,16 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import json
+import os
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from .data import models
 from .errors import InvalidRequest, NotModelled, UnknownName, did_you_mean
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["ModelConfig", "names", "resolve"]
 
@@ -56,8 +59,9 @@ class ModelConfig:
 
 @cache
 def _catalogue(library: str) -> Mapping[str, Any]:
-    text = files("vitmem.data.models").joinpath(f"{library}.json").read_text(encoding="utf-8")
-    loaded: Mapping[str, Any] = json.loads(text)
+    # the package's own folder: importlib.resources and pathlib would cost more than the rest of an estimate's imports
+    with open(os.path.join(models.__path__[0], f"{library}.json"), encoding="utf-8") as file:
+        loaded: Mapping[str, Any] = json.load(file)
     return loaded
 
 
@@ -78,8 +82,8 @@ def names(pattern: str | None = None) -> list[str]:
 @cache
 def _modelled_families() -> frozenset[str]:
     """A family is modelled where ``families/<family>.py`` exists; nothing is imported to find out."""
-    found = files("vitmem").joinpath("families").iterdir()
-    return frozenset(entry.name.removesuffix(".py") for entry in found if entry.name.endswith(".py"))
+    folder = os.path.join(os.path.dirname(__file__), "families")
+    return frozenset(name.removesuffix(".py") for name in os.listdir(folder) if name.endswith(".py"))
 
 
 def resolve(model: str) -> ModelConfig:
@@ -94,7 +98,9 @@ def resolve(model: str) -> ModelConfig:
         return _from_row("transformers", model)
     if (known := _from_timm_name(model)) is not None:
         return known
-    if model.startswith((".", "/", "~")) or _exists(Path(model)):
+    if model.startswith((".", "/", "~")) or os.path.exists(model):
+        from pathlib import Path  # only for a path
+
         return _from_folder(model, Path(model))
     raise _unknown(model)
 
@@ -104,14 +110,6 @@ def _unknown(model: str) -> UnknownName:
     shown = model if len(model) <= _MAX_NAME else f"{model[:_MAX_NAME]}..."
     hint = did_you_mean(_timm_name(shown), known)
     return UnknownName(f"unknown model {shown!r}{hint}; `vitmem models` lists what is known")
-
-
-def _exists(path: Path) -> bool:
-    """``Path.exists`` raises for a name that is too long, or behind a folder that may not be searched."""
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
 
 
 def _from_timm_name(model: str) -> ModelConfig | None:
@@ -148,7 +146,7 @@ def _from_folder(model: str, path: Path) -> ModelConfig:
         path = path.expanduser()
     except RuntimeError as error:  # the home folder of a user that is not there
         raise InvalidRequest(f"{model}: {error}") from error
-    if not _exists(path):
+    if not os.path.exists(path):
         raise InvalidRequest(f"{model} does not exist; give a folder that holds a config.json, or a model's name")
     config = _read_json(path / "config.json" if path.is_dir() else path)
     if isinstance(architecture := config.get("architecture"), str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 __all__ = ["DoesNotFit", "InvalidRequest", "NotModelled", "UnknownName", "VitmemError", "did_you_mean"]
@@ -38,6 +37,8 @@ class NotModelled(VitmemError):
 
 def did_you_mean(name: str, known: Iterable[str], *, limit: int = 3) -> str:
     """A suffix such as ``"; did you mean vit_base_patch16_224?"``, empty when nothing is close."""
+    import difflib  # only a misspelt name pays for it
+
     by_folded = {candidate.casefold(): candidate for candidate in known}
     matches = difflib.get_close_matches(name.casefold(), list(by_folded), n=limit, cutoff=0.6)
     if not matches:

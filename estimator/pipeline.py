@@ -57,6 +57,7 @@ class Played:
         loop.play(step)
         self.ledger = step.run.ledger()
         self.summaries = phase_summaries(self.ledger)[before:]
+        self.saved_activations = step.saved_activations(self.ledger)
         self.tensors = max((s.tensor_peak for s in self.summaries), key=lambda moment: moment.total_bytes)
         self.allocated = max((s.allocated_peak for s in self.summaries), key=lambda moment: moment.total_bytes)
 
@@ -127,7 +128,6 @@ def _phases(summaries: list[PhaseSummary]) -> Mapping[str, PhasePeak | None]:
 
 
 def _states(played: Played) -> States:
-    step = played.step
     ends = {summary.name: summary.end for summary in played.summaries}
     at_backward = snapshot(played.ledger, ends["backward"].event)
     return States(
@@ -135,7 +135,7 @@ def _states(played: Played) -> States:
         buffer_bytes=at_backward.get("buffers", 0),
         gradient_bytes=at_backward.get("gradients", 0),
         optimizer_bytes=at_backward.get("optimizer_state", 0),
-        saved_activation_bytes=sum(step.saved_activations(played.ledger).values()),
+        saved_activation_bytes=sum(played.saved_activations.values()),
     )
 
 
@@ -151,7 +151,7 @@ def _layers(played: Played) -> tuple[Layer, ...]:
     for tensor in step.scope.parameters.values():
         row = ledger.layers[tensor.storage.id]
         parameters[row] = parameters.get(row, 0) + tensor.num_bytes
-    saved, temporary = step.saved_activations(ledger), layer_peaks(ledger)
+    saved, temporary = played.saved_activations, layer_peaks(ledger)
     rows = dict.fromkeys((*ledger.layers,))
     return tuple(
         Layer(

@@ -50,13 +50,13 @@ class Step:
 
     def _freeze(self, plan: Plan) -> None:
         """``linear-probe`` trains the classifier only; ``freeze_layers`` K not the stem and the first K blocks."""
-        settings, rows = self.settings, self.run.layers
+        settings = self.settings
         first = settings.freeze_layers or 0
         frozen = (
             {*plan.stem, *(f"{plan.block}{i}" for i in range(first))} if settings.freeze_layers is not None else set()
         )
         for parameter in self.scope.parameters.values():
-            row = rows[parameter.storage.id]
+            row = parameter.storage.layer
             if row in frozen or (settings.train == "linear-probe" and row not in plan.head):
                 parameter.requires_grad = False
 
@@ -82,7 +82,7 @@ class Step:
     def make_optimizer_state(self) -> None:
         """What exists from the end of the first step on."""
         for parameter in self.trained.values():
-            self.run.layer = self.run.layers[parameter.storage.id]
+            self.run.layer = parameter.storage.layer
             self.optimizer_state += [
                 Tensor.empty(self.run, shape, dtype, kind="optimizer_state")
                 for shape, dtype in self.optimizer.state(parameter.shape, parameter.dtype)

@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from .ledger import Ledger
 
-__all__ = ["Moment", "PhaseSummary", "alive", "layer_peaks", "phase_summaries", "snapshot"]
+__all__ = ["Moment", "PhaseSummary", "layer_peaks", "phase_summaries", "snapshot"]
 
 #: Kinds that a kernel borrows: allocated, but no tensor of the program.
 NOT_TENSORS = frozenset({"workspaces", "rounding"})
@@ -79,22 +79,15 @@ def _spans(ledger: Ledger) -> Iterator[tuple[str, int, int]]:
         yield name, first, last
 
 
-def alive(ledger: Ledger, event: int) -> set[int]:
-    """The allocations alive after the first ``event`` events."""
-    living: set[int] = set()
-    for happened in ledger.events[:event]:
-        if happened >= 0:
-            living.add(happened)
-        else:
-            living.discard(~happened)
-    return living
-
-
 def snapshot(ledger: Ledger, event: int) -> dict[str, int]:
     """Bytes by kind alive after ``event`` events, ``rounding`` included: they add up to the allocated total."""
     by_kind: dict[str, int] = {}
     rounding = 0
-    for i in alive(ledger, event):
+    happened = ledger.events[:event]
+    dead = {~change for change in happened if change < 0}
+    for i in happened:
+        if i < 0 or i in dead:
+            continue
         size, kind = ledger.bytes[i], ledger.kinds[i]
         by_kind[kind] = by_kind.get(kind, 0) + size
         rounding += rounded(size) - size

@@ -49,14 +49,14 @@ class Watch:
 
     def sizes(self, kind: str | None = None) -> list[int]:
         """Bytes of the allocations made since the last reset, in order; of one kind if it is named."""
-        return [self.run.bytes[i] for i in self._new() if kind is None or self.run.kinds[i] == kind]
+        return [size for size, own, _ in self._new() if kind is None or own == kind]
 
     def tensor_sizes(self) -> list[int]:
         """:meth:`sizes` without what kernels borrow."""
-        return [self.run.bytes[i] for i in self._new() if self.run.kinds[i] != "workspaces"]
+        return [size for size, kind, _ in self._new() if kind != "workspaces"]
 
-    def _new(self) -> list[int]:
-        return [event for event in self.run.events[self.at :] if event >= 0]
+    def _new(self) -> list[tuple[int, str, str]]:
+        return [self.run.allocations[event] for event in self.run.events[self.at :] if event >= 0]
 
     def living(self) -> int:
         """Bytes made since the last reset that are still alive."""
@@ -65,9 +65,9 @@ class Watch:
         for event in self.run.events[self.at :]:
             if event >= 0:
                 born.add(event)
-                total += self.run.bytes[event]
+                total += self.run.allocations[event][0]
             elif ~event in born:
-                total -= self.run.bytes[~event]
+                total -= self.run.allocations[~event][0]
         return total
 
 

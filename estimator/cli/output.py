@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -35,6 +34,8 @@ def target_of(out: str | None, force: bool) -> Target | None:
     """The file to write, refused before anything is computed where it cannot be written."""
     if out is None:
         return None
+    from pathlib import Path
+
     from ..report.files import Target
 
     return Target(path=Path(out), force=force)

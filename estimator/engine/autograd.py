@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..units import DType
 from .checkpoint import Held
+from .run import Run
 from .tensor import Shape, Tensor, contiguous_strides, is_dense, pointwise_strides
 
 __all__ = [
@@ -20,7 +21,6 @@ __all__ = [
     "Node",
     "Saved",
     "backward",
-    "needs_grad",
     "ones_like",
     "record",
     "record_all",
@@ -29,8 +29,6 @@ __all__ = [
 
 Saved = tuple[Tensor, ...]
 Backward = Callable[[Saved, list["Tensor | None"]], "tuple[Tensor | None, ...]"]
-
-_FIRST = 2**62  # AccumulateGrad has the highest sequence number: gradients are stored as soon as they are ready
 
 
 class Edge(NamedTuple):
@@ -48,26 +46,31 @@ class Node:
     __slots__ = ("edges", "function", "layer", "num_inputs", "saved", "sequence")
 
     def __init__(
-        self, edges: tuple[Edge | None, ...], function: Backward, saved: Saved | Held, num_inputs: int
+        self,
+        edges: tuple[Edge | None, ...],
+        function: Backward,
+        saved: Saved | Held,
+        num_inputs: int,
+        layer: str,
+        sequence: int,
     ) -> None:
         self.edges = edges
         self.function: Backward | None = function
         self.saved: Saved | Held = saved
         self.num_inputs = num_inputs
-        self.layer = ""
-        self.sequence = 0
+        self.layer = layer
+        self.sequence = sequence
 
 
 class AccumulateGrad:
     """The graph's leaf: stores a gradient in its parameter."""
 
-    __slots__ = ("grad", "layer", "num_inputs", "sequence", "shape", "strides")
+    __slots__ = ("grad", "layer", "num_inputs", "shape", "strides")
     edges: tuple[Edge | None, ...] = ()
 
     def __init__(self, parameter: Tensor) -> None:
         self.num_inputs = 1
-        self.sequence = _FIRST
-        self.layer = parameter.run.layers[parameter.storage.id]
+        self.layer = parameter.storage.layer
         self.grad: Tensor | None = None
         self.shape, self.strides = parameter.shape, parameter.strides
 
@@ -82,19 +85,11 @@ class AccumulateGrad:
             grad = buffer[0]
         else:
             grad = Tensor.empty(run, self.shape, buffer[0].dtype, strides=self.strides)
-        run.kinds[grad.storage.id] = "gradients"
+        grad.storage.relabel(kind="gradients")
         self.grad = grad.detach()
 
     def _obeys_layout(self, grad: Tensor) -> bool:
         return all(size == 1 or stride == want for size, stride, want in zip(self.shape, grad.strides, self.strides))
-
-
-def needs_grad(*inputs: Tensor | None) -> bool:
-    """Whether an operator on these inputs is recorded."""
-    for x in inputs:
-        if x is not None and x.requires_grad:
-            return x.storage.run.grad_enabled
-    return False
 
 
 def record(out: Tensor, inputs: tuple[Tensor | None, ...], function: Backward, saved: Saved = ()) -> Tensor:
@@ -102,7 +97,13 @@ def record(out: Tensor, inputs: tuple[Tensor | None, ...], function: Backward, s
 
     ``function(saved, grads)`` returns one gradient per input. It must not hold a tensor except through ``saved``.
     """
-    record_all((out,), inputs, function, saved)
+    run = out.storage.run
+    if run.grad_enabled:
+        for x in inputs:
+            if x is not None and x.requires_grad:
+                out.node = _node(run, (out,), inputs, function, saved)
+                out.requires_grad = True
+                break
     return out
 
 
@@ -110,16 +111,21 @@ def record_all(
     outs: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], function: Backward, saved: Saved = ()
 ) -> None:
     """:func:`record` for an operator with several outputs."""
-    if not needs_grad(*inputs):
-        return
     run = outs[0].storage.run
-    tensors = tuple([x.detach() for x in saved])
-    kept = tensors if run.frame is None else run.frame.hold(tensors, outs[0])
-    node = Node(tuple([_edge(x) for x in inputs]), function, kept, len(outs))
-    node.layer = run.layer
-    node.sequence = run.next_sequence()
+    if not run.grad_enabled or not any(x is not None and x.requires_grad for x in inputs):
+        return
+    node = _node(run, outs, inputs, function, saved)
     for i, out in enumerate(outs):
         out.node, out.output_nr, out.requires_grad = node, i, True
+
+
+def _node(
+    run: Run, outs: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], function: Backward, saved: Saved
+) -> Node:
+    tensors = tuple([x.detach() for x in saved])
+    kept = tensors if run.frame is None else run.frame.hold(tensors, outs[0])
+    run.sequence += 1
+    return Node(tuple([_edge(x) for x in inputs]), function, kept, len(outs), run.layer, run.sequence)
 
 
 def _edge(x: Tensor | None) -> Edge | None:
@@ -136,15 +142,11 @@ def backward(loss: Tensor, gradient: Tensor) -> None:
     assert loss.node is not None, "backward() needs a loss that depends on a parameter"
     dependencies = _count_dependencies(loss.node)
     buffers: dict[Node | AccumulateGrad, list[Tensor | None]] = {}
-    ready: list[tuple[int, int, Node | AccumulateGrad, list[Tensor | None]]] = [(0, 0, loss.node, [gradient])]
+    ready: list[tuple[int, Node, list[Tensor | None]]] = [(0, loss.node, [gradient])]
+    leaves: list[AccumulateGrad] = []  # ready at once: their sequence number is higher than any node's
     del loss, gradient
-    pushed = 0
     while ready:
-        _, _, node, grads = heapq.heappop(ready)
-        if isinstance(node, AccumulateGrad):
-            node.accumulate(grads)
-            del grads
-            continue
+        _, node, grads = heapq.heappop(ready)
         outputs = _call(node, grads)
         del grads
         for i, edge in enumerate(node.edges):
@@ -155,12 +157,18 @@ def backward(loss: Tensor, gradient: Tensor) -> None:
             if buffer is None:
                 buffer = buffers[target] = [None] * target.num_inputs
             _add(buffer, edge.input_nr, outputs, i)
-            dependencies[target] -= 1
-            if not dependencies[target]:
-                pushed += 1
-                heapq.heappush(ready, (-target.sequence, pushed, target, buffers.pop(target)))
             del buffer
+            dependencies[target] -= 1
+            if dependencies[target]:
+                continue
+            if isinstance(target, AccumulateGrad):
+                leaves.append(target)
+            else:
+                heapq.heappush(ready, (-target.sequence, target, buffers.pop(target)))
         del outputs, node
+        while leaves:
+            target = leaves.pop(0)
+            target.accumulate(buffers.pop(target))
 
 
 def _count_dependencies(root: Node) -> dict[Node | AccumulateGrad, int]:

@@ -34,17 +34,15 @@ class Run:
     """
 
     __slots__ = (
+        "allocations",
         "attention_kernel",
         "autocast",
-        "bytes",
         "events",
         "frame",
         "grad_enabled",
         "kernels",
         "kind",
-        "kinds",
         "layer",
-        "layers",
         "parameter_dtype",
         "phases",
         "sequence",
@@ -57,19 +55,12 @@ class Run:
         self.grad_enabled = True
         self.frame: Frame | None = None
         self.attention_kernel: str | None = None
-        self.sequence = 0
+        self.sequence = 0  # of the last autograd node
         self.kind = "temporaries"
         self.layer = "model"
-        self.bytes: list[int] = []
-        self.kinds: list[str] = []
-        self.layers: list[str] = []
+        self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
         self.events: list[int] = []
         self.phases: list[tuple[str, int]] = []
-
-    def next_sequence(self) -> int:
-        """The autograd node's place in time; backward runs the latest ready node first."""
-        self.sequence += 1
-        return self.sequence
 
     def workspace(self, *sizes: int) -> list[Storage]:
         """Memory a kernel borrows from the allocator: counted as allocated, not as a tensor. Drop it to free it."""
@@ -91,10 +82,11 @@ class Run:
 
     def ledger(self) -> Ledger:
         """What happened so far, frozen."""
+        sizes, kinds, layers = zip(*self.allocations)
         return Ledger(
-            bytes=tuple(self.bytes),
-            kinds=tuple(self.kinds),
-            layers=tuple(self.layers),
+            bytes=sizes,
+            kinds=kinds,
+            layers=layers,
             events=tuple(self.events),
             phases=tuple(self.phases),
         )
@@ -108,11 +100,19 @@ class Storage:
     def __init__(self, run: Run, num_bytes: int, kind: str | None = None) -> None:
         self.run = run
         self.num_bytes = num_bytes
-        self.id = len(run.bytes)
-        run.bytes.append(num_bytes)
-        run.kinds.append(kind or run.kind)
-        run.layers.append(run.layer)
-        run.events.append(self.id)
+        self.id = born = len(run.allocations)
+        run.allocations.append((num_bytes, kind or run.kind, run.layer))
+        run.events.append(born)
+
+    @property
+    def layer(self) -> str:
+        """The row of the per-layer table that was running when it was made."""
+        return self.run.allocations[self.id][2]
+
+    def relabel(self, *, kind: str | None = None, num_bytes: int | None = None) -> None:
+        """Say afterwards what it is for, or that it was never made (0 bytes)."""
+        old_bytes, old_kind, layer = self.run.allocations[self.id]
+        self.run.allocations[self.id] = (old_bytes if num_bytes is None else num_bytes, kind or old_kind, layer)
 
     def __del__(self) -> None:
         self.run.events.append(~self.id)

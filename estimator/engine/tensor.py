@@ -20,18 +20,18 @@ Shape = tuple[int, ...]
 class Tensor:
     """Made by :func:`empty`, by views, or by the operators in ``vitmem.ops``; ``strides`` count elements."""
 
-    __slots__ = ("accumulator", "dtype", "is_view", "node", "output_nr", "requires_grad", "shape", "storage", "strides")
+    # class-wide defaults: most tensors are views and gradients that never change them
+    requires_grad = False
+    is_view = False
+    node: Node | None = None
+    output_nr = 0
+    accumulator: AccumulateGrad | None = None
 
-    def __init__(self, storage: Storage, shape: Shape, strides: Shape, dtype: DType, *, is_view: bool = False) -> None:
+    def __init__(self, storage: Storage, shape: Shape, strides: Shape, dtype: DType) -> None:
         self.storage = storage
         self.shape = shape
         self.strides = strides
         self.dtype = dtype
-        self.is_view = is_view
-        self.requires_grad = False
-        self.node: Node | None = None
-        self.output_nr = 0
-        self.accumulator: AccumulateGrad | None = None
 
     @classmethod
     def empty(
@@ -66,7 +66,9 @@ class Tensor:
 
     def alias(self, shape: Shape, strides: Shape) -> Tensor:
         """The same storage seen with another geometry, without a place in the graph."""
-        return Tensor(self.storage, shape, strides, self.dtype, is_view=True)
+        view = Tensor(self.storage, shape, strides, self.dtype)
+        view.is_view = True
+        return view
 
     def detach(self) -> Tensor:
         """The same storage and geometry without the graph: what autograd saves."""

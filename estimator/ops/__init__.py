@@ -31,6 +31,7 @@ from .shape import (
     unbind,
     view,
 )
+from .window import pad_grid, roll, rows_of
 
 __all__ = [
     "add",
@@ -56,11 +57,14 @@ __all__ = [
     "mean",
     "mul",
     "narrow",
+    "pad_grid",
     "permute",
     "quick_gelu",
     "relu",
     "reshape",
     "rms_norm",
+    "roll",
+    "rows_of",
     "scaled_dot_product_attention",
     "select",
     "sigmoid",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from ..engine.autograd import Saved, record, record_all
@@ -15,6 +16,7 @@ __all__ = [
 Grads = list["Tensor | None"]
 
 
+@lru_cache(maxsize=4096)
 def view_strides(shape: Shape, strides: Shape, new_shape: Shape) -> Shape | None:
     """Strides of ``view(new_shape)``, or None when that needs a copy (aten/src/ATen/TensorUtils.cpp, computeStride)."""
     if prod(shape) == 0:
