@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Mapping
 
@@ -25,10 +24,21 @@ _STYLES: Mapping[str, Mapping[str, str | bool]] = {
 
 def draw(report: Report) -> None:
     """Print to stdout: colour on a terminal unless NO_COLOR is set, ASCII where the encoding has no more."""
-    width = shutil.get_terminal_size().columns
+    width = _columns()
     lines = lines_of(report, width=width, ascii_only=not _has_boxes(sys.stdout.encoding))
     text = "\n".join("".join(_styled(span) for span in line).rstrip() for line in lines)
     click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
+
+
+def _columns() -> int:
+    """``shutil.get_terminal_size``, whose import would cost as much as drawing the report."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    except (AttributeError, ValueError, OSError):
+        return 80
 
 
 def _styled(span: Span) -> str:
