@@ -109,6 +109,8 @@ def _peak(played: Played) -> Peak:
         device_high_bytes=None,
         phase=played.tensors.phase,
         layer=played.tensors.layer,
+        allocated_phase=played.allocated.phase,
+        allocated_layer=played.allocated.layer,
     )
 
 

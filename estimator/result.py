@@ -41,7 +41,10 @@ class ModelInfo:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """The largest moment of a steady-state step. ``None`` where this version does not know the figure."""
+    """The largest moments of a steady-state step. ``None`` where this version does not know the figure.
+
+    ``phase`` and ``layer`` are where ``tensor_bytes`` is reached; workspaces can move the allocated peak elsewhere.
+    """
 
     tensor_bytes: int
     allocated_bytes: int
@@ -51,6 +54,8 @@ class Peak:
     device_high_bytes: int | None
     phase: str
     layer: str
+    allocated_phase: str
+    allocated_layer: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

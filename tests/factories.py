@@ -54,6 +54,8 @@ def make_peak(tensor_bytes: int, allocated_bytes: int) -> Peak:
         device_high_bytes=None,
         phase="backward",
         layer="vit.layers.11",
+        allocated_phase="backward",
+        allocated_layer="vit.layers.11",
     )
 
 

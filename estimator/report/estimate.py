@@ -53,8 +53,8 @@ def words(name: str) -> str:
 
 def _headline(estimate: Estimate) -> str:
     peak = estimate.peak
-    place = f", at {peak.layer}" if peak.layer else ""
-    return f"Peak {format_bytes(peak.allocated_bytes)} in {phase_name(peak.phase)}{place}."
+    place = f", at {peak.allocated_layer}" if peak.allocated_layer else ""
+    return f"Peak {format_bytes(peak.allocated_bytes)} in {phase_name(peak.allocated_phase)}{place}."
 
 
 def _subtitle(estimate: Estimate) -> tuple[str, ...]:

@@ -23,9 +23,10 @@ STATES = {
 def estimate(tensor_bytes=2000, saved=300):
     peak = {"tensor_bytes": tensor_bytes, "allocated_bytes": 2600, "reserved_bytes": None, "device_bytes": None}
     bounds = {"device_low_bytes": None, "device_high_bytes": None}
+    at = {"phase": "backward", "layer": "blocks.0"}
     kinds = {"parameters": 400, "activations": 1600, "workspaces": 500, "rounding": 100}
     return make_estimate(
-        peak=Peak(**peak, **bounds, phase="backward", layer="blocks.0"),
+        peak=Peak(**peak, **bounds, **at, **{f"allocated_{k}": v for k, v in at.items()}),
         at_peak=kinds,
         at_tensor_peak={**kinds, "workspaces": 0, "rounding": 0},
         phases={"forward": PhasePeak(tensor_bytes=1900, allocated_bytes=2500), "evaluation": None},
