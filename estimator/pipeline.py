@@ -80,7 +80,7 @@ def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, An
     request = {**settings.to_dict(), **plan.resolved}
     request["res"] = list(plan.image_size)
     if settings.grad_checkpointing and settings.checkpoint_layers is None:
-        request["checkpoint_layers"] = plan.num_blocks
+        request["checkpoint_layers"] = len(plan.blocks)
     if settings.sdpa_kernel == "auto":
         request["sdpa_kernel"] = step.attention_kernel or "auto"
     return request

@@ -51,10 +51,8 @@ class Step:
     def _freeze(self, plan: Plan) -> None:
         """``linear-probe`` trains the classifier only; ``freeze_layers`` K not the stem and the first K blocks."""
         settings = self.settings
-        first = settings.freeze_layers or 0
-        frozen = (
-            {*plan.stem, *(f"{plan.block}{i}" for i in range(first))} if settings.freeze_layers is not None else set()
-        )
+        count = settings.freeze_layers
+        frozen = set() if count is None else {*plan.stem, *plan.blocks[:count]}
         for parameter in self.scope.parameters.values():
             row = parameter.storage.layer
             if row in frozen or (settings.train == "linear-probe" and row not in plan.head):

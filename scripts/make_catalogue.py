@@ -11,6 +11,7 @@ constructor are recorded; only those that differ from the constructor's defaults
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import inspect
 import json
@@ -26,14 +27,22 @@ import transformers
 from timm.layers.mlp import GluMlp
 from timm.models import _registry
 from timm.models.deit import VisionTransformerDistilled
+from timm.models.swin_transformer import SwinTransformer
 from timm.models.vision_transformer import VisionTransformer
 
 HERE = Path(__file__).resolve().parent.parent / "data" / "models"
 NUM_CLASSES = 1000
 
 #: Modules of timm that can register a name of a class below, and the family of each class.
-TIMM_MODULES = ("vision_transformer", "vision_transformer_hybrid", "vitamin", "deit")
-TIMM_FAMILIES: dict[type, str] = {VisionTransformer: "timm_vit", VisionTransformerDistilled: "timm_vit"}
+TIMM_MODULES = ("vision_transformer", "vision_transformer_hybrid", "vitamin", "deit", "swin_transformer")
+TIMM_FAMILIES: dict[type, str] = {
+    VisionTransformer: "timm_vit",
+    VisionTransformerDistilled: "timm_vit",
+    SwinTransformer: "timm_swin",
+}
+
+#: The class whose constructor decides a family's shapes (subclasses pass everything on).
+CONSTRUCTORS: dict[str, type] = {"timm_vit": VisionTransformer, "timm_swin": SwinTransformer}
 
 #: Constructor arguments that decide nothing about memory; the number of classes is every row's own.
 IGNORED = {"self", "weight_init", "fix_init", "device", "dtype", "num_classes"}
@@ -119,16 +128,20 @@ def plain(value: Any) -> Any:
 
 def timm_row(name: str) -> dict[str, Any] | str:
     """One model's row, or the reason why no family covers it."""
-    with recorded(VisionTransformer) as arguments, torch.device("meta"):
+    with contextlib.ExitStack() as stack:
+        seen = {family: stack.enter_context(recorded(cls)) for family, cls in CONSTRUCTORS.items()}
+        stack.enter_context(torch.device("meta"))
         model = timm.create_model(name, num_classes=NUM_CLASSES)
     family = TIMM_FAMILIES.get(type(model))
     if family is None:
         return f"class {type(model).__name__} has no family"
+    arguments = seen[family]
     if "embed_layer" in arguments:
         return "a convolutional stem before the transformer"
     if arguments.get("attn_layer") == "diff" or plain(arguments.get("block_fn")) == "DiffParallelScalingBlock":
         return "differential attention"
-    defaults = {key: p.default for key, p in inspect.signature(VisionTransformer.__init__).parameters.items()}
+    parameters = inspect.signature(CONSTRUCTORS[family].__init__).parameters  # type: ignore[misc]
+    defaults = {key: p.default for key, p in parameters.items()}
     kept = {key: plain(value) for key, value in arguments.items() if key not in IGNORED and value != defaults.get(key)}
     published: Any = model.pretrained_cfg
     return {
@@ -140,9 +153,9 @@ def timm_row(name: str) -> dict[str, Any] | str:
     }
 
 
-def timm_defaults() -> dict[str, Any]:
+def timm_defaults(cls: type) -> dict[str, Any]:
     """The constructor's defaults of every recorded argument."""
-    parameters = inspect.signature(VisionTransformer.__init__).parameters.values()
+    parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
     return {p.name: plain(p.default) for p in parameters if p.name not in IGNORED | {"embed_layer"}}
 
 
@@ -163,7 +176,7 @@ def timm_catalogue() -> dict[str, Any]:
             else:
                 models[name] = row
     versions = {"timm": timm.__version__, "torch": torch.__version__.split("+")[0]}
-    defaults = {"timm_vit": timm_defaults()}
+    defaults = {family: timm_defaults(cls) for family, cls in CONSTRUCTORS.items()}
     aliases = timm_aliases(models)
     return {"versions": versions, "defaults": defaults, "aliases": aliases, "models": models, "skipped": skipped}
 

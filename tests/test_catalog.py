@@ -207,7 +207,7 @@ def test_every_row_is_plain_and_resolves(name):
     assert model.num_parameters is not None
     assert model.num_parameters > 10_000
     defaults = catalog._catalogue(model.library)["defaults"]
-    known = defaults["timm_vit"] if model.library == "timm" else {"model_type", *defaults[model.config["model_type"]]}
+    known = defaults[model.family] if model.library == "timm" else {"model_type", *defaults[model.config["model_type"]]}
     assert set(model.config) <= set(known)
 
 

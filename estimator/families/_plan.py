@@ -22,8 +22,8 @@ ConfigT = TypeVar("ConfigT")
 class Plan:
     """A model ready to be built: ``build(scope)`` makes its parameters and returns its ``forward``.
 
-    ``num_blocks`` counts what ``--freeze-layers`` and ``--checkpoint-layers`` count; ``block`` is the path of block 0
-    without its number. ``head`` and ``stem`` are the rows of the classifier and of all that comes before the blocks.
+    ``blocks`` are the paths of what ``--freeze-layers`` and ``--checkpoint-layers`` count, in order.
+    ``head`` and ``stem`` are the rows of the classifier and of all that comes before the blocks.
     ``attn`` is what really runs.
     """
 
@@ -32,10 +32,9 @@ class Plan:
     image_size: tuple[int, int]
     patch_size: tuple[int, int]
     num_tokens: int
-    num_blocks: int
+    blocks: tuple[str, ...]
     head: tuple[str, ...]
     stem: tuple[str, ...]
-    block: str
     attn: str
     resolved: Mapping[str, Any]
     assumptions: tuple[str, ...] = ()

@@ -57,10 +57,9 @@ def plan(
         image_size=config.image_size,
         patch_size=config.patch_size,
         num_tokens=config.num_patches + len(tokens),
-        num_blocks=config.num_hidden_layers,
+        blocks=tuple(f"{prefix}.layers.{i}" for i in range(config.num_hidden_layers)),
         head=("classifier",),
         stem=(f"{prefix}.embeddings",),
-        block=f"{prefix}.layers.",
         attn=config.attn,
         resolved={
             "res": config.image_size,

@@ -34,10 +34,9 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
         image_size=config.img_size,
         patch_size=config.patch_size,
         num_tokens=config.num_kept_patches + config.num_prefix_tokens,
-        num_blocks=config.depth,
+        blocks=tuple(f"blocks.{i}" for i in range(config.depth)),
         head=("head", "head_dist"),
         stem=("model", "patch_embed", "pos_drop", "patch_drop", "norm_pre"),
-        block="blocks.",
         attn=attn,
         resolved=resolved(config),
     )

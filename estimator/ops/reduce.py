@@ -48,17 +48,22 @@ def sum_(x: Tensor, dim: int) -> Tensor:
     return record(_reduce(x, dim, dtype), (x,), backward)
 
 
-def mean(x: Tensor, dim: int) -> Tensor:
-    """``x.mean(dim)``: saves nothing; the gradient is expanded and divided, one full-size tensor (MeanBackward1)."""
+def mean(x: Tensor, *dims: int) -> Tensor:
+    """``x.mean(dims)``: saves nothing; the gradient is expanded and divided, one full-size tensor (MeanBackward1)."""
     shape, run = x.shape, x.run
+    out = Tensor.empty(run, tuple(size for dim, size in enumerate(shape) if dim not in dims), x.dtype)
+    keep = tuple(1 if dim in dims else size for dim, size in enumerate(shape))
+    scratch = run.workspace(*run.kernels.sum_scratch(shape, x.strides, keep))
+    del scratch
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         assert grad is not None
-        expanded = grad.alias(shape, (*grad.strides[:dim], 0, *grad.strides[dim:]))
+        left = iter(grad.strides)
+        expanded = grad.alias(shape, tuple(0 if dim in dims else next(left) for dim in range(len(shape))))
         return (Tensor.empty(run, shape, grad.dtype, strides=pointwise_strides(shape, (expanded,))),)
 
-    return record(_reduce(x, dim, x.dtype), (x,), backward)
+    return record(out, (x,), backward)
 
 
 def amax(x: Tensor, dim: int) -> Tensor:
