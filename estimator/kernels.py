@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from .engine.tensor import Shape
-from .errors import InvalidRequest
+from .errors import InvalidRequest, NotModelled
 from .units import DType
 
 __all__ = ["Gpu", "Kernels"]
@@ -35,13 +35,23 @@ class Kernels:
         """
         return 32 * 2**20 if 9 <= self.gpu.capability[0] <= 12 else 8_519_680
 
-    def attention(self, dtype: DType, head_dim: int, dropout: float) -> str:
-        """The kernel that runs without a mask (sdp_utils.cpp): flash, efficient, cudnn or math."""
+    def attention(self, dtype: DType, head_dim: int, dropout: float, *, masked: bool = False) -> str:
+        """The kernel that runs (sdp_utils.cpp): flash, efficient, cudnn or math; a learnt mask leaves efficient."""
+        if masked:
+            return self._masked(dtype, head_dim)
         if self.sdpa_kernel != "auto":
             return self._forced(dtype, head_dim)
         if self._flash_ok(dtype, head_dim, dropout):
             return "flash"
         return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
+
+    def _masked(self, dtype: DType, head_dim: int) -> str:
+        if self.sdpa_kernel in {"auto", "efficient"} and self._efficient_ok(dtype, head_dim):
+            return "efficient"
+        raise NotModelled(
+            f"attention with a mask that is trained, in {dtype.label} with head size {head_dim}, is modelled for the "
+            "efficient kernel only; leave out --sdpa-kernel or use --attn eager"
+        )
 
     def _flash_ok(self, dtype: DType, head_dim: int, dropout: float) -> bool:
         if dtype.size != 2 or self.gpu.capability < (8, 0) or head_dim > 256:

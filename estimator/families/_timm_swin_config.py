@@ -88,8 +88,6 @@ def _check(name: str, config: Config, settings: TrainSettings) -> None:
     for setting in ("depth", "heads", "patch_drop"):
         if getattr(settings, setting):
             raise NotModelled(f"{name}: --{setting.replace('_', '-')} is not modelled for a model in stages")
-    if config.fused_attn:
-        raise NotModelled(f"{name}: fused attention with a position bias is not modelled yet; leave out --attn")
     if settings.attn == "flash_attention_2":
         raise InvalidRequest(f"{name}: a position bias rules flash attention out; leave out --attn")
     for stage, heads in enumerate(config.num_heads):

@@ -70,6 +70,7 @@ class WindowAttention(Module):
     def __init__(self, scope: Scope, config: Config, dim: int, heads: int, window: Pair) -> None:
         super().__init__(scope)
         self.heads, self.area = heads, window[0] * window[1]
+        self.fused_attn = config.fused_attn
         self.attn_drop, self.proj_drop = config.attn_drop_rate, config.proj_drop_rate
         offsets = (2 * window[0] - 1) * (2 * window[1] - 1)
         self.relative_position_bias_table = scope.parameter("relative_position_bias_table", offsets, heads)
@@ -87,6 +88,23 @@ class WindowAttention(Module):
         b, n, c = x.shape
         qkv = ops.permute(ops.reshape(self.qkv(x), b, n, 3, self.heads, -1), 2, 0, 3, 1, 4)
         q, k, v = ops.unbind(qkv, 0)
+        x = self._fused(q, k, v, mask) if self.fused_attn else self._eager(q, k, v, mask)
+        x = ops.reshape(ops.transpose(x, 1, 2), b, n, c)
+        x = self.proj(x)
+        x = ops.dropout(x, self.proj_drop)
+        return x
+
+    def _fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        b, _, n, _ = q.shape
+        attn_mask = self._bias()
+        if mask is not None:
+            windows = mask.shape[0]
+            mask = ops.expand(ops.view(mask, 1, windows, 1, n, n), b // windows, -1, self.heads, -1, -1)
+            attn_mask = ops.add(attn_mask, ops.reshape(mask, -1, self.heads, n, n))
+        return ops.scaled_dot_product_attention(q, k, v, self.attn_drop, attn_mask)
+
+    def _eager(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        n = q.shape[2]
         q = ops.mul(q, 1.0)
         attn = ops.matmul(q, ops.transpose(k, 2, 3))
         attn = ops.add(attn, self._bias())
@@ -96,11 +114,7 @@ class WindowAttention(Module):
             attn = ops.view(attn, -1, self.heads, n, n)
         attn = ops.softmax(attn)
         attn = ops.dropout(attn, self.attn_drop)
-        x = ops.matmul(attn, v)
-        x = ops.reshape(ops.transpose(x, 1, 2), b, n, c)
-        x = self.proj(x)
-        x = ops.dropout(x, self.proj_drop)
-        return x
+        return ops.matmul(attn, v)
 
 
 class Block(Module):

@@ -5,27 +5,32 @@ from __future__ import annotations
 from ..engine.autocast import cast_to_lower
 from ..engine.autograd import Saved, record
 from ..engine.run import Storage
-from ..engine.tensor import Tensor, dense_strides_like
+from ..engine.tensor import Shape, Tensor, dense_strides_like
 from ..units import DType
 from .linear import matmul
 from .pointwise import mul
 from .random import dropout
 from .reduce import softmax
-from .shape import narrow, transpose
+from .shape import expand, narrow, transpose
 
 __all__ = ["scaled_dot_product_attention"]
 
 Grads = list["Tensor | None"]
 
 
-def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
-    """``F.scaled_dot_product_attention`` without a mask: q, k, v [B, H, N, D] -> [B, H, N, D].
+def scaled_dot_product_attention(
+    q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0, mask: Tensor | None = None
+) -> Tensor:
+    """``F.scaled_dot_product_attention``: q, k, v [B, H, N, D] and an additive mask [B or 1, H, N, N] -> [B, H, N, D].
 
     Which kernel runs is :meth:`vitmem.kernels.Kernels.attention`; each keeps and borrows something else.
     """
+    lower_mask = None if mask is None else cast_to_lower(mask)
     lower_v, lower_k, lower_q = cast_to_lower(v), cast_to_lower(k), cast_to_lower(q)
-    kernel = q.run.kernels.attention(lower_q.dtype, lower_q.shape[-1], rate)
+    kernel = q.run.kernels.attention(lower_q.dtype, lower_q.shape[-1], rate, masked=mask is not None)
     q.run.attention_kernel = kernel
+    if lower_mask is not None:
+        return _efficient(lower_q, lower_k, lower_v, rate, lower_mask)
     return _KERNELS[kernel](lower_q, lower_k, lower_v, rate)
 
 
@@ -90,29 +95,48 @@ def _flash_kernel(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
     return record(out, (q, k, v), backward, (q, k, v, out, lse, rng_state, unused))
 
 
-def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
+def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None = None) -> Tensor:
     """CUTLASS memory-efficient attention (aten/src/ATen/native/transformers/cuda/attention.cu, torch 2.14).
 
-    Saves q, k, v, the output, an fp32 log-sum-exp [B, H, N rounded up to 32], and seed and offset (8 bytes each).
-    Backward's workspaces are the kernel's accumulators and the row sums of output times gradient.
+    Saves q, k, v, the mask, the output, an fp32 log-sum-exp [B, H, N rounded up to 32], and seed and offset (8 bytes
+    each). Backward makes the mask's gradient for every window and head, with rows rounded up to 16, and borrows the
+    kernel's accumulators and the row sums of output times gradient.
     """
     run = q.run
     batch, heads, tokens, dim = q.shape
+    bias = None if mask is None else _aligned_mask(mask, (batch, heads, tokens, k.shape[2]))
     seed = Tensor.empty(run, (), DType.int64)
     offset = Tensor.empty(run, (), DType.int64)
     out = _token_major(q)
     lse = Tensor.empty(run, (batch, heads, -(-tokens // 32) * 32), DType.float32)
+    wants_bias = bias is not None and bias.requires_grad
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
-        grads_qkv = tuple(_token_major(x) for x in saved[:3])
+        grad_q, grad_k, grad_v = (_token_major(x) for x in saved[:3])
+        grad_bias = _mask_gradient(saved[7]) if wants_bias else None
         row_sums = _row_sums(saved[3])
         accumulators = run.workspace(
             run.kernels.efficient_backward(batch, heads, tokens, saved[1].shape[2], dim, saved[0].dtype)
         )
         del row_sums, accumulators
-        return grads_qkv
+        return grad_q, grad_k, grad_v, grad_bias
 
-    return record(out, (q, k, v), backward, (q, k, v, out, lse, seed, offset))
+    saved = (q, k, v, out, lse, seed, offset)
+    return record(out, (q, k, v, bias), backward, saved if bias is None else (*saved, bias))
+
+
+def _aligned_mask(mask: Tensor, shape: Shape) -> Tensor:
+    """``preprocess_mask``: rows of no multiple of 8 elements are padded (a copy) and sliced back, then expanded."""
+    keys = mask.shape[-1]
+    if keys % 8:
+        mask = narrow(_padded(mask, -keys % 8), 3, 0, keys)
+    return expand(mask, *shape) if mask.shape != shape else mask
+
+
+def _mask_gradient(mask: Tensor) -> Tensor:
+    *rows, keys = mask.shape
+    whole = Tensor.empty(mask.run, (*rows, -(-keys // 16) * 16), mask.dtype)
+    return whole.alias(mask.shape, whole.strides)
 
 
 def _token_major_copy(x: Tensor | None) -> list[Storage]:
