@@ -35,7 +35,7 @@ class Loop:
 
 
 def _groups(step: Step, loop: Loop) -> list[Group]:
-    trained = step.trained
+    trained = step.updated
     if loop.no_decay is None:
         return [Group(parameters=tuple(trained.values()), decayed=loop.weight_decay)]
     model = step.model

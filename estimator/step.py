@@ -65,6 +65,11 @@ class Step:
                 block.checkpointed = True
 
     @property
+    def updated(self) -> dict[str, Tensor]:
+        """The parameters that get a gradient: an optimizer makes no state for the others."""
+        return {name: tensor for name, tensor in self.trained.items() if name not in self.scope.unused}
+
+    @property
     def loss_dtype(self) -> DType:
         """Autocast computes the loss in fp32, else it has the model's type."""
         return DType.float32 if self.autocast_dtype else self.dtype
@@ -79,7 +84,7 @@ class Step:
 
     def make_optimizer_state(self) -> None:
         """What exists from the end of the first step on."""
-        for parameter in self.trained.values():
+        for parameter in self.updated.values():
             self.run.layer = parameter.storage.layer
             self.optimizer_state += [
                 Tensor.empty(self.run, shape, dtype, kind="optimizer_state")

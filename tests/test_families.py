@@ -53,7 +53,8 @@ SPREAD = [
     "vit_base_patch16_siglip_224", "vit_base_patch16_clip_224", "vit_base_patch14_reg4_dinov2",
     "vit_small_patch16_18x2_224", "vit_base_patch16_rpn_224", "vit_giant_patch14_dinov2",
     "vit_so150m_patch16_reg4_map_256", "vit_xsmall_patch16_clip_224", "vit_wee_patch16_reg1_gap_256",
-    "google/vit-base-patch16-224", "facebook/deit-tiny-distilled-patch16-224",
+    "google/vit-base-patch16-224", "facebook/deit-tiny-distilled-patch16-224", "swin_tiny_patch4_window7_224",
+    "swin_s3_tiny_224", "facebook/dinov2-small", "facebook/dinov2-with-registers-giant",
 ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ __all__ = ["Module", "Scope"]
 class Scope:
     """Where a module stands in its model: its path, the row of the per-layer table, the parameters made so far."""
 
-    __slots__ = ("buffers", "layer", "parameters", "path", "run")
+    __slots__ = ("buffers", "layer", "parameters", "path", "run", "unused")
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -25,12 +25,14 @@ class Scope:
         self.layer = "model"
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
+        self.unused: set[str] = set()
 
     def __truediv__(self, name: str) -> Scope:
         """The child ``name``, in the same row of the per-layer table."""
         child = Scope(self.run)
         child.path = f"{self.path}.{name}" if self.path else name
         child.layer, child.parameters, child.buffers = self.layer, self.parameters, self.buffers
+        child.unused = self.unused
         return child
 
     def row(self, name: str) -> Scope:
@@ -39,12 +41,15 @@ class Scope:
         child.layer = child.path
         return child
 
-    def parameter(self, name: str, *shape: int, dtype: DType | None = None) -> Tensor:
-        """A trainable leaf; its type is the run's unless the library pins one."""
+    def parameter(self, name: str, *shape: int, dtype: DType | None = None, used: bool = True) -> Tensor:
+        """A trainable leaf; its type is the run's unless the library pins one. Unused, it never gets a gradient."""
         tensor = self._state(shape, dtype or self.run.parameter_dtype, "parameters")
         tensor.requires_grad = True
         tensor.accumulator = AccumulateGrad(tensor)
-        self.parameters[(self / name).path] = tensor
+        path = (self / name).path
+        self.parameters[path] = tensor
+        if not used:
+            self.unused.add(path)
         return tensor
 
     def buffer(self, name: str, *shape: int, dtype: DType) -> Tensor:

@@ -44,6 +44,7 @@ OVERRIDES: Mapping[str, str] = {
     "depth": "num_hidden_layers",
     "heads": "num_attention_heads",
     "num_classes": "num_labels",
+    "mlp_ratio": "mlp_ratio",
     "dropout": "hidden_dropout_prob",
     "attn_dropout": "attention_probs_dropout_prob",
     "drop_path": "drop_path_rate",
@@ -52,25 +53,30 @@ OVERRIDES: Mapping[str, str] = {
 }
 
 
-class EncoderConfig(Protocol):
-    """What :class:`EncoderLayer` reads from a family's config."""
+class AttentionConfig(Protocol):
+    """What :class:`Attention` reads from a family's config."""
 
     @property
     def hidden_size(self) -> int: ...
     @property
     def num_attention_heads(self) -> int: ...
     @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def hidden_act(self) -> str: ...
-    @property
-    def hidden_dropout_prob(self) -> float: ...
-    @property
     def attention_probs_dropout_prob(self) -> float: ...
     @property
     def qkv_bias(self) -> bool: ...
     @property
     def attn(self) -> str: ...
+
+
+class EncoderConfig(AttentionConfig, Protocol):
+    """What :class:`EncoderLayer` reads from a family's config."""
+
+    @property
+    def intermediate_size(self) -> int: ...
+    @property
+    def hidden_act(self) -> str: ...
+    @property
+    def hidden_dropout_prob(self) -> float: ...
 
 
 def pair(value: Any) -> tuple[int, int]:
@@ -85,11 +91,11 @@ def read_config(name: str, config: Mapping[str, Any], settings: TrainSettings, k
         value = getattr(settings, setting)
         if field in known and value is not None:
             fields[field] = value
-        elif value:
+        elif value and not (setting == "mlp_ratio" and "intermediate_size" in known):
             raise InvalidRequest(f"{name} has no {field}; leave out --{setting.replace('_', '-')}")
     fields["image_size"] = settings.res or pair(fields["image_size"])
     fields["patch_size"] = pair(settings.patch or fields["patch_size"])
-    if settings.mlp_ratio is not None or (settings.dim is not None and "intermediate_size" in fields):
+    if "intermediate_size" in known and (settings.mlp_ratio is not None or settings.dim is not None):
         ratio = settings.mlp_ratio or fields["intermediate_size"] / config["hidden_size"]
         fields["intermediate_size"] = int(fields["hidden_size"] * ratio)
     fields["attn"] = "sdpa" if settings.attn == "auto" else settings.attn
@@ -125,18 +131,24 @@ class PatchEmbeddings(Module):
         return ops.transpose(ops.flatten(self.projection(x), 2), 1, 2)
 
 
-def eager_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> tuple[Tensor, Tensor | None]:
-    """``eager_attention_forward``: softmax in fp32, cast back; the weights are returned too."""
+def eager_attention(
+    query: Tensor, key: Tensor, value: Tensor, dropout: float, softmax_dtype: DType | None
+) -> tuple[Tensor, Tensor | None]:
+    """``eager_attention_forward``: softmax in fp32 and cast back, or (DINOv2) as it comes; the weights are returned."""
     weights = ops.mul(ops.matmul(query, ops.transpose(key, 2, 3)), 1.0)
-    weights = ops.to(ops.softmax(weights, DType.float32), query.dtype)
+    weights = (
+        ops.softmax(weights) if softmax_dtype is None else ops.to(ops.softmax(weights, softmax_dtype), query.dtype)
+    )
     weights = ops.dropout(weights, dropout)
     output = ops.matmul(weights, value)
     output = ops.contiguous(ops.transpose(output, 1, 2))
     return output, weights
 
 
-def sdpa_attention(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> tuple[Tensor, Tensor | None]:
-    """integrations/sdpa_attention.py without a mask."""
+def sdpa_attention(
+    query: Tensor, key: Tensor, value: Tensor, dropout: float, softmax_dtype: DType | None
+) -> tuple[Tensor, Tensor | None]:
+    """integrations/sdpa_attention.py without a mask; the softmax is the kernel's own."""
     output = ops.scaled_dot_product_attention(query, key, value, dropout)
     output = ops.contiguous(ops.transpose(output, 1, 2))
     return output, None
@@ -148,9 +160,10 @@ ATTENTIONS = {"eager": eager_attention, "sdpa": sdpa_attention}
 class Attention(Module):
     """``ViTAttention``: separate q, k, v projections, each of which casts its own copy of the input."""
 
-    def __init__(self, scope: Scope, config: EncoderConfig) -> None:
+    def __init__(self, scope: Scope, config: AttentionConfig, *, softmax_dtype: DType | None = DType.float32) -> None:
         super().__init__(scope)
         width = config.hidden_size
+        self.softmax_dtype = softmax_dtype
         self.head_dim = width // config.num_attention_heads
         self.dropout, self.attend = config.attention_probs_dropout_prob, ATTENTIONS[config.attn]
         self.q_proj = Linear(scope / "q_proj", width, width, bias=config.qkv_bias)
@@ -163,7 +176,7 @@ class Attention(Module):
         query = ops.transpose(ops.view(self.q_proj(x), b, n, -1, self.head_dim), 1, 2)
         key = ops.transpose(ops.view(self.k_proj(x), b, n, -1, self.head_dim), 1, 2)
         value = ops.transpose(ops.view(self.v_proj(x), b, n, -1, self.head_dim), 1, 2)
-        output, weights = self.attend(query, key, value, self.dropout)
+        output, weights = self.attend(query, key, value, self.dropout, self.softmax_dtype)
         output = ops.contiguous(ops.reshape(output, b, n, -1))
         output = self.o_proj(output)
         return output, weights

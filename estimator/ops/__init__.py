@@ -11,7 +11,7 @@ from .linear import linear, matmul
 from .loss import cross_entropy, label_smoothing_cross_entropy
 from .norm import layer_norm, rms_norm
 from .pointwise import add, div, gelu, mul, quick_gelu, relu, sigmoid, silu, tanh
-from .random import bernoulli_scale, dropout, keep_random_tokens
+from .random import bernoulli_scale, dropout, keep_random_tokens, rand_floor_scale
 from .reduce import amax, mean, softmax, sum_
 from .resample import interpolate
 from .shape import (
@@ -60,6 +60,7 @@ __all__ = [
     "pad_grid",
     "permute",
     "quick_gelu",
+    "rand_floor_scale",
     "relu",
     "reshape",
     "rms_norm",

@@ -8,7 +8,7 @@ from ..units import DType
 from .pointwise import like, mul
 from .shape import gather
 
-__all__ = ["bernoulli_scale", "dropout", "keep_random_tokens"]
+__all__ = ["bernoulli_scale", "dropout", "keep_random_tokens", "rand_floor_scale"]
 
 Grads = list["Tensor | None"]
 
@@ -32,6 +32,16 @@ def bernoulli_scale(x: Tensor) -> Tensor:
     """Stochastic depth: ``x * mask`` with one random number per image, of x's type, which is saved."""
     mask = Tensor.empty(x.run, (x.shape[0], *(1,) * (len(x.shape) - 1)), x.dtype)
     return mul(x, mask)
+
+
+def rand_floor_scale(x: Tensor) -> Tensor:
+    """transformers' stochastic depth: ``x.div(keep) * floor(rand + keep)``; saves the mask of one number per image."""
+    shape = (x.shape[0], *(1,) * (len(x.shape) - 1))
+    random_tensor = Tensor.empty(x.run, shape, x.dtype)
+    shifted = Tensor.empty(x.run, shape, x.dtype)
+    floored = Tensor.empty(x.run, shape, x.dtype)
+    del random_tensor, shifted
+    return mul(mul(x, 1.0), floored)
 
 
 def keep_random_tokens(x: Tensor, keep: int) -> Tensor:

@@ -69,6 +69,15 @@ MATRIX = [
           {"grad_checkpointing": True, "checkpoint_layers": 5},
       ]),
     {"model": "swin_s3_tiny_224", "bs": 2, "precision": "pure-bf16", "attn_dropout": 0.1, "dropout": 0.1},
+    # position embeddings interpolated in forward, registers, SwiGLU
+    *({"bs": 2, "depth": 2, **settings}
+      for settings in [
+          {"model": "facebook/dinov2-small", "res": "518", "precision": "bf16"},
+          {"model": "facebook/dinov2-small", "res": "512x384", "precision": "fp32", "attn": "eager"},
+          {"model": "facebook/dinov2-base", "res": "224", "drop_path": 0.1, "grad_checkpointing": True},
+          {"model": "facebook/dinov2-with-registers-small", "res": "224", "precision": "pure-bf16", "attn": "eager"},
+          {"model": "facebook/dinov2-with-registers-giant", "res": "512", "precision": "bf16", "loop": "plain"},
+      ]),
     # one of every kind of block, norm, pool and token
     *({"model": model, "bs": 2, "depth": 2, "precision": precision}
       for model, precision in [
