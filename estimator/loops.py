@@ -50,6 +50,14 @@ def _update(step: Step, loop: Loop) -> None:
         step.zero_grad()
 
 
+def _scaled_update(step: Step, loop: Loop) -> None:
+    """``scaler.step(optimizer)`` without clipping: found_inf lives until ``scaler.update()``."""
+    step.start("optimizer_step")
+    found_inf = step.unscale()
+    _update(step, loop)
+    del found_inf
+
+
 def _first_of(count: int) -> Iterator[bool]:
     """True for the first micro-step, then False: only the first finds an earlier step's gradients."""
     return (micro_step == 0 for micro_step in range(count))
@@ -87,10 +95,7 @@ def _plain(step: Step) -> None:
             step.zero_grad()
         step.start("backward")
         step.backward(_tensor(step, "loss"))
-    step.start("optimizer_step")
-    found_inf = step.unscale()
-    _update(step, PLAIN)
-    del found_inf
+    _scaled_update(step, PLAIN)
 
 
 def _tensor(step: Step, name: str) -> Tensor:
@@ -196,10 +201,7 @@ def _timm(step: Step) -> None:
             step.zero_grad()
         step.start("backward")
         step.backward(_tensor(step, "loss"))
-    step.start("optimizer_step")
-    found_inf = step.unscale()
-    _update(step, TIMM)
-    del found_inf
+    _scaled_update(step, TIMM)
 
 
 def _timm_no_decay(model: Module, name: str, parameter: Tensor) -> bool:

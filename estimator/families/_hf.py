@@ -183,7 +183,7 @@ class Attention(Module):
 
 
 class Mlp(Module):
-    """``ViTMLP``."""
+    """``ViTMLP``, ``Dinov2MLP``."""
 
     def __init__(self, scope: Scope, config: EncoderConfig) -> None:
         super().__init__(scope)

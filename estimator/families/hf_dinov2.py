@@ -14,7 +14,7 @@ from .. import ops
 from ..engine import Module, Scope, Tensor
 from ..settings import TrainSettings
 from ..units import DType
-from ._hf import ACTIVATIONS, Attention, LossOf, PatchEmbeddings, read_config
+from ._hf import Attention, LossOf, Mlp, PatchEmbeddings, read_config
 from ._plan import Plan
 from .nn import LayerNorm, LayerScale, Linear
 
@@ -48,6 +48,11 @@ class Config:
     num_labels: int = 1000
     attn: str = "sdpa"
     input_size: Pair = (224, 224)
+
+    @property
+    def intermediate_size(self) -> int:
+        """Width inside the MLP."""
+        return int(self.hidden_size * self.mlp_ratio)
 
     @property
     def num_positions(self) -> int:
@@ -140,29 +145,12 @@ class Embeddings(Module):
         return ops.dropout(embeddings, self.config.hidden_dropout_prob)
 
 
-class Mlp(Module):
-    """``Dinov2MLP``."""
-
-    def __init__(self, scope: Scope, config: Config) -> None:
-        super().__init__(scope)
-        hidden = int(config.hidden_size * config.mlp_ratio)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.fc1 = Linear(scope / "fc1", config.hidden_size, hidden)
-        self.fc2 = Linear(scope / "fc2", hidden, config.hidden_size)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        hidden_states = self.fc1(hidden_states)
-        hidden_states = self.activation(hidden_states)
-        hidden_states = self.fc2(hidden_states)
-        return hidden_states
-
-
 class SwiGluFfn(Module):
     """``Dinov2SwiGLUFFN``: two thirds of the hidden width, rounded up to 8."""
 
     def __init__(self, scope: Scope, config: Config) -> None:
         super().__init__(scope)
-        hidden = (int(int(config.hidden_size * config.mlp_ratio) * 2 / 3) + 7) // 8 * 8
+        hidden = (int(config.intermediate_size * 2 / 3) + 7) // 8 * 8
         self.gate_proj = Linear(scope / "gate_proj", config.hidden_size, hidden)
         self.up_proj = Linear(scope / "up_proj", config.hidden_size, hidden)
         self.down_proj = Linear(scope / "down_proj", hidden, config.hidden_size)
