@@ -66,6 +66,7 @@ def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
     """The model's plan, and settings that leave nothing to choose: the loop's optimizer, the attention that runs."""
     scope.check(settings)
     plan = families.plan(catalog.resolve(settings.model), settings)
+    scope.check_blocks(settings, plan)
     loop = LOOPS[settings.loop]
     return plan, dataclasses.replace(
         settings,

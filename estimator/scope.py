@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from .errors import NotModelled
+from .errors import InvalidRequest, NotModelled
 from .families import Plan
 from .loops import LOOPS
 from .settings import TrainSettings
 
-__all__ = ["NOT_MODELLED", "assumptions", "check", "warnings"]
+__all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "warnings"]
 
 NOT_MODELLED = (
     "reserved and device memory: the caching allocator's segments, the CUDA context and libraries",
@@ -36,6 +36,17 @@ def check(settings: TrainSettings) -> None:
         raise NotModelled(f"--parallel {settings.parallel} is not modelled yet; leave it out")
     if settings.train == "lora":
         raise NotModelled("--train lora is not modelled yet; use full or linear-probe")
+
+
+def check_blocks(settings: TrainSettings, plan: Plan) -> None:
+    """Refuse to freeze or checkpoint more blocks than the model has."""
+    for name in ("freeze_layers", "checkpoint_layers"):
+        count = getattr(settings, name)
+        if count is not None and count > len(plan.blocks):
+            raise InvalidRequest(
+                f"{name} {count} is more than the {len(plan.blocks)} blocks of {plan.model.name}; "
+                f"use --{name.replace('_', '-')} {len(plan.blocks)} for all of them"
+            )
 
 
 def assumptions(settings: TrainSettings, plan: Plan) -> tuple[str, ...]:

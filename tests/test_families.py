@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import vitmem
 from vitmem import catalog, families
 from vitmem.engine import Run, Scope
 from vitmem.errors import InvalidRequest
@@ -80,6 +81,17 @@ def test_the_catalogue_can_be_made_again():
     spec.loader.exec_module(module)
     for name, text in module.catalogues().items():
         assert (script.parent.parent / "data" / "models" / name).read_text() == text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"freeze_layers": 13}, {"checkpoint_layers": 13, "grad_checkpointing": True}],
+    ids=["freeze", "checkpoint"],
+)
+def test_more_blocks_than_the_model_has_is_an_error(settings):
+    with pytest.raises(InvalidRequest, match="more than the 12 blocks"):
+        vitmem.estimate("vit_tiny_patch16_224", **settings)
+    vitmem.estimate("vit_tiny_patch16_224", **{name: 12 if value == 13 else value for name, value in settings.items()})
 
 
 @pytest.mark.parametrize(
