@@ -59,8 +59,11 @@ def _scaled_update(step: Step, loop: Loop) -> None:
 
 
 def _first_of(count: int) -> Iterator[bool]:
-    """True for the first micro-step, then False: only the first finds an earlier step's gradients."""
-    return (micro_step == 0 for micro_step in range(count))
+    """True for the first micro-step, then False: only the first finds an earlier step's gradients.
+
+    The third and later ones repeat the second, allocation by allocation, and are not played.
+    """
+    return (micro_step == 0 for micro_step in range(min(count, 2)))
 
 
 # --- plain: the contract's hand-written loop ------------------------------------------------------------------------

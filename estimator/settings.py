@@ -39,6 +39,8 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 
 _AT_LEAST_ONE = ("bs", "accum", "patch", "window", "dim", "depth", "heads", "num_classes", "gpus", "lora_rank")
 _AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers")
+#: Beyond these an estimate would take minutes, and nobody trains so.
+_AT_MOST = {"accum": 100_000, "depth": 1_000}
 _RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop")
 
 _RESOLUTION = re.compile(r"(\d+)(?:x(\d+))?")
@@ -102,7 +104,7 @@ class TrainSettings:
         if self.res is not None:
             object.__setattr__(self, "res", parse_resolution(self.res))
         for name in _AT_LEAST_ONE:
-            _check_int(name, getattr(self, name), minimum=1)
+            _check_int(name, getattr(self, name), minimum=1, maximum=_AT_MOST.get(name))
         for name in _AT_LEAST_ZERO:
             _check_int(name, getattr(self, name), minimum=0)
         for name in _RATES:
@@ -134,9 +136,11 @@ class TrainSettings:
         return values
 
 
-def _check_int(name: str, value: object, *, minimum: int) -> None:
+def _check_int(name: str, value: object, *, minimum: int, maximum: int | None = None) -> None:
     if value is None:
         return
+    if maximum is not None and isinstance(value, int) and value > maximum:
+        raise InvalidRequest(f"{name} {value} is too large; at most {maximum} is estimated")
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise InvalidRequest(f"{name} {value!r} is not valid; it must be a whole number, at least {minimum}")
 

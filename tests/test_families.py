@@ -6,7 +6,7 @@ import pytest
 import vitmem
 from vitmem import catalog, families
 from vitmem.engine import Run, Scope
-from vitmem.errors import InvalidRequest
+from vitmem.errors import InvalidRequest, NotModelled
 from vitmem.kernels import Kernels
 from vitmem.settings import TrainSettings
 from vitmem.units import DType
@@ -92,6 +92,20 @@ def test_more_blocks_than_the_model_has_is_an_error(settings):
     with pytest.raises(InvalidRequest, match="more than the 12 blocks"):
         vitmem.estimate("vit_tiny_patch16_224", **settings)
     vitmem.estimate("vit_tiny_patch16_224", **{name: 12 if value == 13 else value for name, value in settings.items()})
+
+
+def test_what_would_take_minutes_is_an_error_and_many_micro_steps_are_not():
+    for settings in ({"accum": 100_001}, {"depth": 1_001}):
+        with pytest.raises(InvalidRequest, match="too large"):
+            vitmem.estimate("vit_tiny_patch16_224", **settings)
+    two, many = (vitmem.estimate("vit_tiny_patch16_224", accum=accum, loop="plain", depth=2) for accum in (2, 5000))
+    assert two.peak == many.peak
+
+
+def test_a_regression_loss_is_not_modelled():
+    with pytest.raises(NotModelled, match="regression"):
+        vitmem.estimate("vit_tiny_patch16_224", num_classes=1)
+    vitmem.estimate("vit_tiny_patch16_224", num_classes=1, loop="plain")
 
 
 @pytest.mark.parametrize(

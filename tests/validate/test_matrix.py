@@ -44,6 +44,8 @@ MATRIX = [
     # when gradients go, and accumulation
     *({"model": TIMM, "bs": 2, "depth": 2, "loop": loop, "zero_grad": when, "accum": 2}
       for loop in ("trainer", "plain", "timm") for when in ("after-step", "before-backward", "before-forward", "keep")),
+    {"model": HF, "bs": 2, "depth": 2, "accum": 5},
+    {"model": TIMM, "bs": 2, "depth": 2, "accum": 4, "loop": "timm", "precision": "bf16"},
     # dropouts, checkpointing, what is trained
     {"model": TIMM, "bs": 2, "depth": 3, "dropout": 0.1, "attn_dropout": 0.1, "drop_path": 0.2, "precision": "bf16"},
     {"model": TIMM, "bs": 2, "depth": 3, "attn_dropout": 0.1, "attn": "eager", "patch_drop": 0.4},
