@@ -14,7 +14,7 @@ from .loops import LOOPS
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
 from .settings import TrainSettings
 from .step import Step
-from .timeline import PhaseSummary, layer_peaks, phase_summaries, snapshot
+from .timeline import PhaseSummary, allocated_peak, layer_peaks, phase_summaries, snapshot
 
 __all__ = ["Played", "estimate_settings", "resolved"]
 
@@ -47,19 +47,25 @@ class Played:
     """One step with its ledger and the two moments that matter."""
 
     def __init__(self, plan: Plan, settings: TrainSettings) -> None:
-        loop = LOOPS[settings.loop]
-        self.step = step = Step(plan, settings, Kernels(sdpa_kernel=settings.sdpa_kernel))
-        step.make_optimizer_state()
-        loop.carry(step)
-        if settings.zero_grad != "after-step":
-            loop.play(step)  # a step before, for the gradients that it leaves behind
-        before = len(step.run.phases)
-        loop.play(step)
-        self.ledger = step.run.ledger()
+        self.step, before = _play(plan, settings)
+        self.ledger = self.step.run.ledger()
         self.summaries = phase_summaries(self.ledger)[before:]
-        self.saved_activations = step.saved_activations(self.ledger)
+        self.saved_activations = self.step.saved_activations(self.ledger)
         self.tensors = max((s.tensor_peak for s in self.summaries), key=lambda moment: moment.total_bytes)
         self.allocated = max((s.allocated_peak for s in self.summaries), key=lambda moment: moment.total_bytes)
+
+
+def _play(plan: Plan, settings: TrainSettings) -> tuple[Step, int]:
+    """A steady-state step, and how many phases of its ledger come before it."""
+    loop = LOOPS[settings.loop]
+    step = Step(plan, settings, Kernels(sdpa_kernel=settings.sdpa_kernel))
+    step.make_optimizer_state()
+    loop.carry(step)
+    if settings.zero_grad != "after-step":
+        loop.play(step)  # a step before, for the gradients that it leaves behind
+    before = len(step.run.phases)
+    loop.play(step)
+    return step, before
 
 
 def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
@@ -143,8 +149,8 @@ def _states(played: Played) -> States:
 
 
 def _scaling(played: Played, plan: Plan, settings: TrainSettings) -> Scaling:
-    larger = Played(plan, dataclasses.replace(settings, bs=settings.bs + 1))
-    slope = larger.allocated.total_bytes - played.allocated.total_bytes
+    larger, before = _play(plan, dataclasses.replace(settings, bs=settings.bs + 1))
+    slope = allocated_peak(larger.run.ledger(), before) - played.allocated.total_bytes
     return Scaling(fixed_bytes=played.allocated.total_bytes - slope * settings.bs, bytes_per_image=slope)
 
 

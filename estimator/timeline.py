@@ -8,7 +8,7 @@ from itertools import accumulate
 
 from .ledger import Ledger
 
-__all__ = ["Moment", "PhaseSummary", "layer_peaks", "phase_summaries", "snapshot"]
+__all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_summaries", "snapshot"]
 
 #: Kinds that a kernel borrows: allocated, but no tensor of the program.
 NOT_TENSORS = frozenset({"workspaces", "rounding"})
@@ -55,6 +55,12 @@ def phase_summaries(ledger: Ledger) -> list[PhaseSummary]:
         )
         for name, first, last in _spans(ledger)
     ]
+
+
+def allocated_peak(ledger: Ledger, phase: int) -> int:
+    """The largest allocated total from the start of ``ledger.phases[phase]`` on, and nothing else."""
+    first = ledger.phases[phase][1]
+    return max(list(accumulate(_deltas(ledger, [rounded(size) for size in ledger.bytes]), initial=0))[first:])
 
 
 def _tensor_sizes(ledger: Ledger) -> list[int]:

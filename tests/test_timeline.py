@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitmem.ledger import Ledger
-from vitmem.timeline import layer_peaks, phase_summaries, snapshot
+from vitmem.timeline import allocated_peak, layer_peaks, phase_summaries, snapshot
 
 
 def ledger(*events: int, phases: tuple[tuple[str, int], ...] = (("forward", 0),)) -> Ledger:
@@ -58,6 +58,12 @@ def test_a_snapshot_adds_up_to_the_allocated_total():
     assert kinds == {"activations": 3000, "workspaces": 512, "gradients": 300, "rounding": 24 + 48 + 0 + 212}
     (summary,) = phase_summaries(ledger(*events))
     assert sum(kinds.values()) == summary.allocated_peak.total_bytes
+
+
+def test_the_allocated_peak_alone_is_that_of_the_summaries():
+    made = ledger(1, ~1, 0, 2, phases=(("setup", 0), ("forward", 2)))
+    assert allocated_peak(made, 1) == phase_summaries(made)[1].allocated_peak.total_bytes == 1024 + 512
+    assert allocated_peak(made, 0) == 2048
 
 
 def test_layer_peaks_count_what_is_alive_at_once():
