@@ -25,11 +25,18 @@ _UNEXPECTED = 1
 
 
 def program() -> NoReturn:
-    """The whole process: :func:`main` without a search for reference cycles, which would be a sixth of its time."""
+    """The whole process: :func:`main` without looking for reference cycles and without tearing modules down.
+
+    Both together would be a fifth of its time, for memory that the system takes back at once.
+    """
     gc.disable()
     code = main()
-    gc.freeze()
-    sys.exit(code)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # whoever read our output has left
+        code = _UNEXPECTED
+    os._exit(code)
 
 
 def main(args: Sequence[str] | None = None) -> int:

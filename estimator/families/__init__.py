@@ -6,7 +6,6 @@ A family is found by its name: ``plan`` of the module ``families/<name>.py``.
 from __future__ import annotations
 
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from ..errors import NotModelled
@@ -21,14 +20,20 @@ __all__ = ["Plan", "known_families", "plan"]
 
 def known_families() -> list[str]:
     """The families that can be estimated."""
+    from pkgutil import iter_modules  # only for the message of an error
+
     return sorted(module.name for module in iter_modules(__path__) if not module.name.startswith(("_", "nn")))
 
 
 def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
     """The plan of ``model`` under ``settings``; raises NotModelled where no family file exists."""
-    if model.family not in known_families():
+    try:
+        family = import_module(f"{__name__}.{model.family}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{model.family}":
+            raise
         raise NotModelled(
             f"{model.name}: the family {model.family} is not modelled yet; modelled are {', '.join(known_families())}"
-        )
-    planned: Plan = import_module(f"{__name__}.{model.family}").plan(model, settings)
+        ) from error
+    planned: Plan = family.plan(model, settings)
     return planned
