@@ -7,16 +7,20 @@ hold live in ``Step.names``, so that an old value dies when its name is bound ag
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 
 from . import ops
-from .engine import Module, Tensor
+from .engine import Tensor
 from .engine.autocast import to
 from .optimizers import Group
 from .step import LossOf, Step
 from .units import DType
 
 __all__ = ["LOOPS", "Loop"]
+
+#: transformers 5.24, trainer.py
+_NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +33,7 @@ class Loop:
     optim: str
     carry: Callable[[Step], None]
     play: Callable[[Step], None]
-    no_decay: Callable[[Module, str, Tensor], bool] | None = None
+    no_decay: Callable[[Step, str, Tensor], bool] | None = None
     weight_decay: bool = False
     assumption: str
 
@@ -38,9 +42,8 @@ def _groups(step: Step, loop: Loop) -> list[Group]:
     trained = step.updated
     if loop.no_decay is None:
         return [Group(parameters=tuple(trained.values()), decayed=loop.weight_decay)]
-    model = step.model
-    plain = tuple(p for name, p in trained.items() if not loop.no_decay(model, name, p))
-    bare = tuple(p for name, p in trained.items() if loop.no_decay(model, name, p))
+    plain = tuple(p for name, p in trained.items() if not loop.no_decay(step, name, p))
+    bare = tuple(p for name, p in trained.items() if loop.no_decay(step, name, p))
     return [Group(parameters=plain, decayed=loop.weight_decay), Group(parameters=bare, decayed=False)]
 
 
@@ -85,8 +88,9 @@ def _plain(step: Step) -> None:
     settings = step.settings
     for first in _first_of(settings.accum):
         step.start("forward")
-        step.names["x"] = step.images()
-        step.names["y"] = step.labels()
+        batch = {"x": step.images(), "y": step.labels()}
+        step.names.update(batch)
+        del batch
         if first and settings.zero_grad == "before-forward":
             step.zero_grad()
         with step.autocast():
@@ -161,9 +165,9 @@ def _timm_wrapper(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, Tenso
     return loss_of(logits), logits
 
 
-def _trainer_no_decay(model: Module, name: str, parameter: Tensor) -> bool:
-    """``Trainer.get_decay_parameter_names``: biases and every norm's parameters are not decayed."""
-    return "bias" in name or "norm" in name.lower()
+def _trainer_no_decay(step: Step, name: str, parameter: Tensor) -> bool:
+    """``Trainer.get_decay_parameter_names``: no decay for ``nn.LayerNorm`` by type, nor for what these names match."""
+    return name in step.scope.layer_norms or _NO_DECAY.search(name.lower()) is not None
 
 
 # --- timm: train.py ---------------------------------------------------------------------------------------------------
@@ -207,9 +211,9 @@ def _timm(step: Step) -> None:
     _scaled_update(step, TIMM)
 
 
-def _timm_no_decay(model: Module, name: str, parameter: Tensor) -> bool:
+def _timm_no_decay(step: Step, name: str, parameter: Tensor) -> bool:
     """``param_groups_weight_decay``: vectors, biases, and what the model names."""
-    return len(parameter.shape) <= 1 or name.endswith(".bias") or name in model.no_weight_decay
+    return len(parameter.shape) <= 1 or name.endswith(".bias") or name in step.model.no_weight_decay
 
 
 TIMM = Loop(

@@ -79,8 +79,11 @@ class Step:
         return [Tensor.empty(self.run, (), DType.float32, kind="temporaries") for _ in range(count)]
 
     def num_items(self) -> Tensor:
-        """Trainer's count of the labels in a step's batches."""
-        return Tensor.empty(self.run, (), DType.int64, kind="inputs")
+        """Trainer's count of the labels in a step's batches: ``sum(labels.ne(-100).sum() for ...)``."""
+        of_one_batch = Tensor.empty(self.run, (), DType.int64, kind="inputs")
+        total = Tensor.empty(self.run, (), DType.int64, kind="inputs")
+        del of_one_batch
+        return total
 
     def make_optimizer_state(self) -> None:
         """What exists from the end of the first step on."""

@@ -17,7 +17,7 @@ __all__ = ["Module", "Scope"]
 class Scope:
     """Where a module stands in its model: its path, the row of the per-layer table, the parameters made so far."""
 
-    __slots__ = ("buffers", "layer", "parameters", "path", "run", "unused")
+    __slots__ = ("buffers", "layer", "layer_norms", "parameters", "path", "run", "unused")
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -26,13 +26,14 @@ class Scope:
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.unused: set[str] = set()
+        self.layer_norms: set[str] = set()
 
     def __truediv__(self, name: str) -> Scope:
         """The child ``name``, in the same row of the per-layer table."""
         child = Scope(self.run)
         child.path = f"{self.path}.{name}" if self.path else name
         child.layer, child.parameters, child.buffers = self.layer, self.parameters, self.buffers
-        child.unused = self.unused
+        child.unused, child.layer_norms = self.unused, self.layer_norms
         return child
 
     def row(self, name: str) -> Scope:

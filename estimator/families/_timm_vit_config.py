@@ -74,10 +74,15 @@ class Config:
         return int(self.class_token) + int(self.distilled) + self.reg_tokens
 
     @property
-    def num_kept_patches(self) -> int:
-        """Patches after patch dropout."""
-        patches = math.prod(self.grid)
-        return max(1, int(patches * (1.0 - self.patch_drop_rate))) if self.patch_drop_rate > 0 else patches
+    def num_fixed_tokens(self) -> int:
+        """Tokens that patch dropout keeps: it is made before the distillation token is counted, and may drop it."""
+        return int(self.class_token) + self.reg_tokens
+
+    @property
+    def num_kept_tokens(self) -> int:
+        """Of the other tokens, those that patch dropout leaves."""
+        others = math.prod(self.grid) + int(self.distilled)
+        return max(1, int(others * (1.0 - self.patch_drop_rate))) if self.patch_drop_rate > 0 else others
 
     def block(self, drop_path: float) -> BlockConfig:
         """What the block with this stochastic depth is built from."""

@@ -31,6 +31,7 @@ class LayerNorm(Module):
         super().__init__(scope)
         self.weight = scope.parameter("weight", width)
         self.bias = scope.parameter("bias", width)
+        scope.layer_norms |= {(scope / "weight").path, (scope / "bias").path}
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.layer_norm(x, self.weight, self.bias)

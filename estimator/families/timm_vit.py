@@ -33,7 +33,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
         build=partial(VisionTransformer, config=config),
         image_size=config.img_size,
         patch_size=config.patch_size,
-        num_tokens=config.num_kept_patches + config.num_prefix_tokens,
+        num_tokens=config.num_fixed_tokens + config.num_kept_tokens,
         blocks=tuple(f"blocks.{i}" for i in range(config.depth)),
         head=("head", "head_dist"),
         stem=("model", "patch_embed", "pos_drop", "patch_drop", "norm_pre"),
@@ -60,7 +60,7 @@ class VisionTransformer(Module):
         self.pos_embed = scope.parameter("pos_embed", 1, tokens, width) if has_position else None
         self.pos_drop = Dropout(scope.row("pos_drop"), config.pos_drop_rate)
         self.patch_drop = PatchDropout(
-            scope.row("patch_drop"), config.patch_drop_rate, config.num_prefix_tokens, config.num_kept_patches
+            scope.row("patch_drop"), config.patch_drop_rate, config.num_fixed_tokens, config.num_kept_tokens
         )
         self.head_drop = Dropout(scope.row("head_drop"), config.drop_rate)
         self.patch_embed = PatchEmbed(

@@ -98,9 +98,9 @@ def _flash_kernel(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
 def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None = None) -> Tensor:
     """CUTLASS memory-efficient attention (aten/src/ATen/native/transformers/cuda/attention.cu, torch 2.14).
 
-    Saves q, k, v, the mask, the output, an fp32 log-sum-exp [B, H, N rounded up to 32], and seed and offset (8 bytes
-    each). Backward makes the mask's gradient for every window and head, with rows rounded up to 16, and borrows the
-    kernel's accumulators and the row sums of output times gradient.
+    Saves q, k, v, the mask, the output, an fp32 log-sum-exp [B, H, N rounded up to 32] (made where a gradient is
+    wanted), and seed and offset (8 bytes each). Backward makes the mask's gradient for every window and head, with rows
+    rounded up to 16, and borrows the kernel's accumulators and the row sums of output times gradient.
     """
     run = q.run
     batch, heads, tokens, dim = q.shape
@@ -108,7 +108,8 @@ def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None
     seed = Tensor.empty(run, (), DType.int64)
     offset = Tensor.empty(run, (), DType.int64)
     out = _token_major(q)
-    lse = Tensor.empty(run, (batch, heads, -(-tokens // 32) * 32), DType.float32)
+    trained = run.grad_enabled and (q.requires_grad or k.requires_grad or v.requires_grad)
+    lse = Tensor.empty(run, (batch, heads, -(-tokens // 32) * 32 if trained else 0), DType.float32)
     wants_bias = bias is not None and bias.requires_grad
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:

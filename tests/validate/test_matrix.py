@@ -80,6 +80,14 @@ MATRIX = [
           {"model": "facebook/dinov2-with-registers-small", "res": "224", "precision": "pure-bf16", "attn": "eager"},
           {"model": "facebook/dinov2-with-registers-giant", "res": "512", "precision": "bf16", "loop": "plain"},
       ]),
+    # found by comparing random configurations
+    {"model": "swin_tiny_patch4_window7_224", "bs": 2, "attn": "sdpa", "train": "linear-probe"},
+    {"model": HF, "bs": 3, "depth": 2, "precision": "fp32", "optim": "sgd", "zero_grad": "before-forward"},
+    {"model": "vit_base_patch16_clip_224", "bs": 5, "depth": 2, "loop": "plain", "zero_grad": "before-forward"},
+    {"model": "aimv2_1b_patch14_224", "bs": 1, "depth": 2, "precision": "pure-bf16", "optim": "adamw_torch"},
+    {"model": "test_vit", "bs": 2, "depth": 1, "optim": "sgd", "patch_drop": 0.25, "freeze_layers": 1},
+    {"model": "deit_tiny_distilled_patch16_224", "bs": 3, "depth": 1, "loop": "timm", "accum": 2, "patch_drop": 0.25},
+    {"model": "test_vit4", "bs": 3, "depth": 3, "optim": "adamw_torch", "num_classes": 2},
     # one of every kind of block, norm, pool and token
     *({"model": model, "bs": 2, "depth": 2, "precision": precision}
       for model, precision in [
