@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidRequest, NotModelled
 from ..settings import TrainSettings
 from ._plan import apply_overrides
+from ._timm_config import arguments, with_sizes
 
 if TYPE_CHECKING:
     from ..catalog import ModelConfig
@@ -63,23 +64,12 @@ _OVERRIDES = {
 
 def configured(model: ModelConfig, settings: TrainSettings) -> Config:
     """The arguments that ``timm.create_model(name, img_size=..., ...)`` arrives at; raises where timm would."""
-    row: dict[str, Any] = dict(model.config)
-    known = {field.name for field in dataclasses.fields(Config)}
-    if unknown := sorted(set(row) - known):
-        raise NotModelled(f"{model.name}: {', '.join(unknown)} is not modelled")
-    for name in ("img_size", "patch_size"):
-        if isinstance(value := row.get(name), int):
-            row[name] = (value, value)
-    for name in ("depths", "num_heads", "img_size", "patch_size"):
+    row = arguments(Config, model)
+    for name in ("depths", "num_heads"):
         if name in row:
             row[name] = tuple(row[name])
     config = apply_overrides(Config(**row), settings, _OVERRIDES)
-    sizes: dict[str, Any] = {"fused_attn": settings.attn == "sdpa"}
-    if settings.res is not None:
-        sizes["img_size"] = settings.res
-    if settings.patch is not None:
-        sizes["patch_size"] = (settings.patch, settings.patch)
-    config = dataclasses.replace(config, **sizes)
+    config = dataclasses.replace(with_sizes(config, settings), fused_attn=settings.attn == "sdpa")
     _check(model.name, config, settings)
     return config
 

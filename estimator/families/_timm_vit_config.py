@@ -11,6 +11,7 @@ from ..errors import InvalidRequest, NotModelled
 from ..settings import TrainSettings
 from ._plan import apply_overrides, require_divisible
 from ._timm_blocks import BLOCKS
+from ._timm_config import arguments, with_sizes
 from ._timm_layers import ACTIVATIONS, MLPS, NORMS, BlockConfig
 
 if TYPE_CHECKING:
@@ -121,26 +122,11 @@ _OVERRIDES = {
 
 def configured(model: ModelConfig, settings: TrainSettings) -> Config:
     """The arguments that ``timm.create_model(name, img_size=..., ...)`` arrives at; raises where timm would."""
-    row: dict[str, Any] = {
-        name: _pair(value) if name in {"img_size", "patch_size"} else value for name, value in model.config.items()
-    }
-    known = {field.name for field in dataclasses.fields(Config)}
-    if unknown := sorted(set(row) - known):
-        raise NotModelled(f"{model.name}: {', '.join(unknown)} is not modelled")
-    config = Config(**row, distilled=model.class_name == "VisionTransformerDistilled")
+    config = Config(**arguments(Config, model), distilled=model.class_name == "VisionTransformerDistilled")
     config = apply_overrides(config, settings, _OVERRIDES)
-    sizes: dict[str, Any] = {"fused_attn": settings.attn in {"auto", "sdpa"}}
-    if settings.res is not None:
-        sizes["img_size"] = settings.res
-    if settings.patch is not None:
-        sizes["patch_size"] = (settings.patch, settings.patch)
-    config = dataclasses.replace(config, **sizes)
+    config = dataclasses.replace(with_sizes(config, settings), fused_attn=settings.attn in {"auto", "sdpa"})
     _check(model.name, config, settings)
     return config
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 def _check(name: str, config: Config, settings: TrainSettings) -> None:
