@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import vitmem
 from vitmem import catalog, families
@@ -34,17 +36,17 @@ def test_the_parameter_count_is_the_librarys(name):
     assert total == catalog.resolve(name).num_parameters
 
 
-def library_parameters(name):
-    """The real model's parameters, on the meta device."""
+def library_parameters(name, **arguments):
+    """The real model's parameters, on the meta device; ``arguments`` go to its constructor or its config."""
     torch = pytest.importorskip("torch")
     model = catalog.resolve(name)
     with torch.device("meta"):
         if model.library == "timm":
             timm = pytest.importorskip("timm")
-            real = timm.create_model(name, num_classes=1000)
+            real = timm.create_model(name, num_classes=1000, **arguments)
         else:
             transformers = pytest.importorskip("transformers")
-            config = transformers.AutoConfig.for_model(**model.config, num_labels=1000)
+            config = transformers.AutoConfig.for_model(**{**model.config, **arguments}, num_labels=1000)
             real = getattr(transformers, model.class_name)(config)
     return {path: tuple(parameter.shape) for path, parameter in real.named_parameters()}
 
@@ -125,3 +127,24 @@ def test_a_regression_loss_is_not_modelled():
 def test_what_the_library_refuses_is_an_error(name, settings, message):
     with pytest.raises(InvalidRequest, match=message):
         built(name, **settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "patch"),
+    [
+        ("vit_base_patch16_224", 32),
+        ("swin_tiny_patch4_window7_224", 8),
+        ("google/vit-base-patch16-224", 32),
+        ("facebook/dinov2-small", 7),
+    ],
+)
+def test_the_patch_that_the_user_asks_for_is_the_librarys(name, patch):
+    assert built(name, patch=patch) == library_parameters(name, patch_size=patch)
+
+
+@pytest.mark.parametrize("name", ["vit_base_patch16_224", "swin_tiny_patch4_window7_224"])
+def test_an_argument_that_the_family_does_not_know_is_not_modelled(name):
+    model = catalog.resolve(name)
+    newer = dataclasses.replace(model, config={**model.config, "invented": 1})
+    with pytest.raises(NotModelled, match="invented is not modelled"):
+        families.plan(newer, TrainSettings.of(name))
