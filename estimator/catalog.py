@@ -1,7 +1,8 @@
 """A model's name -> its configuration, from ``data/models`` or from a folder with a config.json.
 
 Names are timm's (a pretrained tag and the prefixes ``timm/`` and ``hf_hub:timm/`` are accepted), Hugging Face ids,
-or a path. Nothing a user hands in is executed or unpickled: a config.json is read as JSON, up to 10 MB.
+``torchvision/NAME``, or a path. Nothing a user hands in is executed or unpickled: a config.json is read as JSON, up
+to 10 MB.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelConfig", "names", "resolve"]
 
+_LIBRARIES = ("timm", "transformers", "torchvision")
 _MAX_CONFIG_BYTES = 10_000_000
 _MAX_STAGES = 16
 _MAX_NAME = 100
@@ -70,7 +72,7 @@ def names(pattern: str | None = None) -> list[str]:
 
     :func:`resolve` also knows rows whose family is not modelled yet.
     """
-    rows = {**_catalogue("timm")["models"], **_catalogue("transformers")["models"]}
+    rows = {name: row for library in _LIBRARIES for name, row in _catalogue(library)["models"].items()}
     modelled = _modelled_families()
     known = [name for name, row in rows.items() if row["family"] in modelled]
     if pattern is None:
@@ -90,12 +92,9 @@ def resolve(model: str) -> ModelConfig:
     """The configuration behind ``model``; raises UnknownName, InvalidRequest or NotModelled with what to do."""
     if not model.strip():
         raise InvalidRequest("the model name is empty; name a model such as google/vit-base-patch16-224")
-    if model.startswith("torchvision/"):
-        raise NotModelled(
-            f"{model}: torchvision's models are not modelled yet; timm and transformers have the same ones"
-        )
-    if "/" in model and model in _catalogue("transformers")["models"]:
-        return _from_row("transformers", model)
+    for library in ("transformers", "torchvision"):
+        if "/" in model and model in _catalogue(library)["models"]:
+            return _from_row(library, model)
     if (known := _from_timm_name(model)) is not None:
         return known
     if model.startswith((".", "/", "~")) or os.path.exists(model):
@@ -106,7 +105,8 @@ def resolve(model: str) -> ModelConfig:
 
 
 def _unknown(model: str) -> UnknownName:
-    known = [*_catalogue("timm")["models"], *_catalogue("transformers")["models"], *_catalogue("timm")["skipped"]]
+    known = [name for library in _LIBRARIES for name in _catalogue(library)["models"]]
+    known += _catalogue("timm")["skipped"]
     shown = model if len(model) <= _MAX_NAME else f"{model[:_MAX_NAME]}..."
     hint = did_you_mean(_timm_name(shown), known)
     return UnknownName(f"unknown model {shown!r}{hint}; `vitmem models` lists what is known")

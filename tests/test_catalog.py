@@ -53,8 +53,6 @@ def test_what_no_family_covers_is_not_modelled():
     with pytest.raises(NotModelled, match="convolutional stem") as caught:
         catalog.resolve("vit_base_r50_s16_384")
     assert caught.value.exit_code == 4
-    with pytest.raises(NotModelled, match="torchvision"):
-        catalog.resolve("torchvision/vit_b_16")
 
 
 def test_names_can_be_searched():
@@ -193,11 +191,12 @@ def test_a_huge_file_is_not_read(tmp_path):
 
 ROWS = {
     name: row
-    for library in ("timm", "transformers")
+    for library in ("timm", "transformers", "torchvision")
     for name, row in json.loads(files("vitmem.data.models").joinpath(f"{library}.json").read_text())["models"].items()
 }
-HF_NAMES = [name for name in ROWS if "/" in name]
+HF_NAMES = [name for name in ROWS if "/" in name and not name.startswith("torchvision/")]
 TIMM_NAMES = [name for name in ROWS if "/" not in name]
+TORCHVISION_NAMES = [name for name in ROWS if name.startswith("torchvision/")]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -207,8 +206,10 @@ def test_every_row_is_plain_and_resolves(name):
     assert model.num_parameters is not None
     assert model.num_parameters > 10_000
     defaults = catalog._catalogue(model.library)["defaults"]
-    known = defaults[model.family] if model.library == "timm" else {"model_type", *defaults[model.config["model_type"]]}
-    assert set(model.config) <= set(known)
+    if model.library == "transformers":
+        assert set(model.config) == {"model_type", *defaults[model.config["model_type"]]}
+    if model.library == "timm":
+        assert set(model.config) <= set(defaults[model.family])
 
 
 def rebuilt(name):
@@ -216,18 +217,37 @@ def rebuilt(name):
     torch = pytest.importorskip("torch")
     model = catalog.resolve(name)
     with torch.device("meta"):
-        if model.library == "timm":
-            real = pytest.importorskip("timm").create_model(name, num_classes=1000)
-            height, width = ROWS[name]["input_size"]
-            assert real.patch_embed.img_size == (height, width)
-        else:
-            transformers = pytest.importorskip("transformers")
-            config = transformers.AutoConfig.for_model(**model.config, num_labels=1000)
-            real = getattr(transformers, model.class_name)(config)
+        real = BUILDERS[model.library](model)
     return sum(parameter.numel() for parameter in real.parameters())
 
 
-SPREAD = [*HF_NAMES[::8], *TIMM_NAMES[::16]]
+def build_timm(model):
+    real = pytest.importorskip("timm").create_model(model.name, num_classes=1000)
+    height, width = ROWS[model.name]["input_size"]
+    size = getattr(real.patch_embed, "img_size", None)
+    assert size in {None, (height, width)}
+    return real
+
+
+def build_transformers(model):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    config = transformers.AutoConfig.for_model(**model.config, num_labels=1000)
+    real = getattr(transformers, model.class_name)(config)
+    if "For" in model.class_name:
+        return real
+    return torch.nn.Sequential(real, torch.nn.Linear(config.hidden_size, 1000))
+
+
+def build_torchvision(model):
+    torchvision = pytest.importorskip("torchvision")
+    return torchvision.models.get_model(model.name.removeprefix("torchvision/"), num_classes=1000)
+
+
+BUILDERS = {"timm": build_timm, "transformers": build_transformers, "torchvision": build_torchvision}
+
+
+SPREAD = [*HF_NAMES[::8], *TIMM_NAMES[::16], *TORCHVISION_NAMES[::4]]
 
 
 @pytest.mark.parametrize("name", SPREAD)

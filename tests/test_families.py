@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import vitmem
+from matrix import MODELS
 from vitmem import catalog, families
 from vitmem.engine import Run, Scope
 from vitmem.errors import InvalidRequest, NotModelled
@@ -39,26 +40,25 @@ def test_the_parameter_count_is_the_librarys(name):
 def library_parameters(name, **arguments):
     """The real model's parameters, on the meta device; ``arguments`` go to its constructor or its config."""
     torch = pytest.importorskip("torch")
-    model = catalog.resolve(name)
     with torch.device("meta"):
-        if model.library == "timm":
-            timm = pytest.importorskip("timm")
-            real = timm.create_model(name, num_classes=1000, **arguments)
-        else:
-            transformers = pytest.importorskip("transformers")
-            config = transformers.AutoConfig.for_model(**{**model.config, **arguments}, num_labels=1000)
-            real = getattr(transformers, model.class_name)(config)
+        real = real_model(catalog.resolve(name), arguments)
     return {path: tuple(parameter.shape) for path, parameter in real.named_parameters()}
 
 
-SPREAD = [
-    "vit_base_patch16_224", "deit_base_distilled_patch16_224", "deit3_small_patch16_224", "aimv2_1b_patch14_224",
-    "vit_base_patch16_siglip_224", "vit_base_patch16_clip_224", "vit_base_patch14_reg4_dinov2",
-    "vit_small_patch16_18x2_224", "vit_base_patch16_rpn_224", "vit_giant_patch14_dinov2",
-    "vit_so150m_patch16_reg4_map_256", "vit_xsmall_patch16_clip_224", "vit_wee_patch16_reg1_gap_256",
-    "google/vit-base-patch16-224", "facebook/deit-tiny-distilled-patch16-224", "swin_tiny_patch4_window7_224",
-    "swin_s3_tiny_224", "facebook/dinov2-small", "facebook/dinov2-with-registers-giant",
-]  # fmt: skip
+def real_model(model, arguments):
+    if model.library == "timm":
+        return pytest.importorskip("timm").create_model(model.name, num_classes=1000, **arguments)
+    if model.library == "torchvision":
+        models = pytest.importorskip("torchvision").models
+        return models.get_model(model.name.removeprefix("torchvision/"), num_classes=1000, **arguments)
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(**{**model.config, **arguments}, num_labels=1000)
+    return getattr(transformers, model.class_name)(config)
+
+
+#: Kinds of blocks, pools and tokens that no case of the matrix has.
+OTHERS = ["vit_xsmall_patch16_clip_224", "vit_so150m_patch16_reg4_map_256", "vit_wee_patch16_reg1_gap_256"]
+SPREAD = sorted({*MODELS, *OTHERS})
 
 
 @pytest.mark.parametrize("name", SPREAD)
@@ -73,16 +73,15 @@ def test_every_parameter_of_every_name(name):
 
 
 @pytest.mark.slow
-def test_the_catalogue_can_be_made_again():
-    import importlib.util
+def test_the_catalogue_can_be_made_again(monkeypatch):
     from pathlib import Path
 
-    script = Path(__file__).parent.parent / "scripts" / "make_catalogue.py"
-    spec = importlib.util.spec_from_file_location("make_catalogue", script)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    for name, text in module.catalogues().items():
-        assert (script.parent.parent / "data" / "models" / name).read_text() == text
+    root = Path(__file__).parent.parent
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    import make_catalogue
+
+    for name, text in make_catalogue.catalogues().items():
+        assert (root / "data" / "models" / name).read_text() == text
 
 
 @pytest.mark.parametrize(
