@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .data import models
-from .errors import InvalidRequest, NotModelled, UnknownName, did_you_mean
+from .errors import InvalidRequest, NoFamily, NotModelled, UnknownName, did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +95,8 @@ def resolve(model: str) -> ModelConfig:
     for library in ("transformers", "torchvision"):
         if "/" in model and model in _catalogue(library)["models"]:
             return _from_row(library, model)
+    if model in _catalogue("torchvision")["others"]:
+        raise NoFamily(f"{model} is no Vision or Swin Transformer")
     if (known := _from_timm_name(model)) is not None:
         return known
     if model.startswith((".", "/", "~")) or os.path.exists(model):
@@ -106,7 +108,7 @@ def resolve(model: str) -> ModelConfig:
 
 def _unknown(model: str) -> UnknownName:
     known = [name for library in _LIBRARIES for name in _catalogue(library)["models"]]
-    known += _catalogue("timm")["skipped"]
+    known += [*_catalogue("timm")["skipped"], *_catalogue("timm")["others"], *_catalogue("torchvision")["others"]]
     shown = model if len(model) <= _MAX_NAME else f"{model[:_MAX_NAME]}..."
     hint = did_you_mean(_timm_name(shown), known)
     return UnknownName(f"unknown model {shown!r}{hint}; `vitmem models` lists what is known")
@@ -115,7 +117,9 @@ def _unknown(model: str) -> UnknownName:
 def _from_timm_name(model: str) -> ModelConfig | None:
     name = _timm_name(model)
     if reason := _catalogue("timm")["skipped"].get(name):
-        raise NotModelled(f"{name} is not modelled: {reason}")
+        raise NoFamily(f"{name} is not modelled: {reason}")
+    if name in _catalogue("timm")["others"]:
+        raise NoFamily(f"{name} of timm is outside the modelled families")
     return _from_row("timm", name) if name in _catalogue("timm")["models"] else None
 
 
@@ -155,6 +159,8 @@ def _from_folder(model: str, path: Path) -> ModelConfig:
     families = _catalogue("transformers")["families"]
     if not isinstance(model_type, str):
         raise InvalidRequest(f"{model}: config.json has no model_type; is it a transformers model?")
+    if model_type in _catalogue("transformers")["others"]:
+        raise NoFamily(f"{model}: model_type {model_type!r} is outside the modelled families")
     if model_type not in families:
         raise NotModelled(
             f"{model}: model_type {model_type!r} is not modelled; modelled are {', '.join(sorted(families))}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["DoesNotFit", "InvalidRequest", "NotModelled", "UnknownName", "VitmemError", "did_you_mean"]
+__all__ = ["DoesNotFit", "InvalidRequest", "NoFamily", "NotModelled", "UnknownName", "VitmemError", "did_you_mean"]
 
 
 class VitmemError(Exception):
@@ -33,6 +33,10 @@ class NotModelled(VitmemError):
     """A valid request outside what is modelled: no number is better than a plausible one."""
 
     exit_code = 4
+
+
+class NoFamily(NotModelled):
+    """A model that no family file covers; its library can build it, so that it can be rehearsed instead."""
 
 
 def did_you_mean(name: str, known: Iterable[str], *, limit: int = 3) -> str:

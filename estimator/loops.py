@@ -14,10 +14,11 @@ from . import ops
 from .engine import Tensor
 from .engine.autocast import to
 from .optimizers import Group
+from .settings import TrainSettings
 from .step import LossOf, Step
 from .units import DType
 
-__all__ = ["LOOPS", "Loop"]
+__all__ = ["LOOPS", "Loop", "with_defaults"]
 
 #: transformers 5.24, trainer.py
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
@@ -148,7 +149,8 @@ def _trainer_loss(step: Step, x: Tensor, y: Tensor) -> Tensor:
 
     def loss_of(logits: Tensor) -> Tensor:
         loss = ops.cross_entropy(ops.view(logits, -1, logits.shape[-1]), y)
-        return ops.div(loss, _tensor(step, "num_items")) if step.model.takes_loss_kwargs else loss
+        divides = step.model.takes_loss_kwargs and step.model.uses_num_items
+        return ops.div(loss, _tensor(step, "num_items")) if divides else loss
 
     with step.autocast():
         loss, logits = step.model(x, loss_of) if step.model.takes_loss_kwargs else _timm_wrapper(step, x, loss_of)
@@ -238,3 +240,13 @@ TRAINER = Loop(
     assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",
 )
 LOOPS = {"trainer": TRAINER, "timm": TIMM, "plain": PLAIN}
+
+
+def with_defaults(settings: TrainSettings) -> TrainSettings:
+    """``settings`` with the loop's own optimizer and moment of ``zero_grad`` where the user left them open."""
+    return dataclasses.replace(
+        settings,
+        optim=settings.optim or LOOPS[settings.loop].optim,
+        zero_grad=settings.zero_grad or "after-step",
+        parallel=settings.parallel or "none",
+    )

@@ -7,22 +7,36 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import catalog, families, scope
+from .errors import NoFamily
 from .families import Plan
 from .kernels import Kernels
 from .ledger import Ledger
-from .loops import LOOPS
+from .loops import LOOPS, with_defaults
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
 from .settings import TrainSettings
 from .step import Step
 from .timeline import PhaseSummary, allocated_peak, layer_peaks, phase_summaries, snapshot
 
-__all__ = ["Played", "estimate_settings", "resolved"]
+__all__ = ["Played", "estimate_settings", "play_settings", "resolved"]
 
 PHASES = ("forward", "backward", "optimizer_step")
 
 
 def estimate_settings(settings: TrainSettings) -> Estimate:
-    """The memory of one steady-state training step; raises a VitmemError where no honest answer exists."""
+    """The memory of one steady-state training step; raises a VitmemError where no honest answer exists.
+
+    A model that no family covers is rehearsed instead, where its library is installed.
+    """
+    try:
+        return play_settings(settings)
+    except NoFamily as reason:
+        from .fallback import rehearsed
+
+        return rehearsed(settings, reason)
+
+
+def play_settings(settings: TrainSettings) -> Estimate:
+    """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others."""
     plan, settings = resolved(settings)
     played = Played(plan, settings)
     return Estimate(
@@ -73,14 +87,7 @@ def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
     scope.check(settings)
     plan = families.plan(catalog.resolve(settings.model), settings)
     scope.check_blocks(settings, plan)
-    loop = LOOPS[settings.loop]
-    return plan, dataclasses.replace(
-        settings,
-        optim=settings.optim or loop.optim,
-        zero_grad=settings.zero_grad or "after-step",
-        parallel=settings.parallel or "none",
-        attn=plan.attn,  # type: ignore[arg-type]
-    )
+    return plan, dataclasses.replace(with_defaults(settings), attn=plan.attn)  # type: ignore[arg-type]
 
 
 def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, Any]:

@@ -28,14 +28,17 @@ KINDS = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """The model as its library builds it; ``image_size`` is (height, width) in pixels."""
+    """The model as its library builds it; ``image_size`` is (height, width) in pixels.
+
+    A rehearsed model has its class for a family, and no number of tokens that is known.
+    """
 
     name: str
     library: str
     family: str
     num_parameters: int
     num_trainable_parameters: int
-    num_tokens: int
+    num_tokens: int | None
     image_size: tuple[int, int]
 
 
@@ -47,15 +50,15 @@ class Peak:
     """
 
     tensor_bytes: int
-    allocated_bytes: int
+    allocated_bytes: int | None
     reserved_bytes: int | None
     device_bytes: int | None
     device_low_bytes: int | None
     device_high_bytes: int | None
     phase: str
     layer: str
-    allocated_phase: str
-    allocated_layer: str
+    allocated_phase: str | None
+    allocated_layer: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +66,7 @@ class PhasePeak:
     """The largest moment of one phase."""
 
     tensor_bytes: int
-    allocated_bytes: int
+    allocated_bytes: int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,18 +95,21 @@ class Layer:
     name: str
     parameter_bytes: int
     saved_activation_bytes: int
-    peak_temporary_bytes: int
+    peak_temporary_bytes: int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Everything that ``vitmem estimate`` knows about one configuration; all bytes are per GPU."""
+    """Everything that ``vitmem estimate`` knows about one configuration; all bytes are per GPU.
+
+    ``at_peak`` adds up to the allocated peak; where that is not known, its known kinds add up to the tensors' peak.
+    """
 
     request: Mapping[str, Any]
     model: ModelInfo
     peak: Peak
-    at_peak: Mapping[str, int]
-    at_tensor_peak: Mapping[str, int]
+    at_peak: Mapping[str, int | None]
+    at_tensor_peak: Mapping[str, int | None]
     phases: Mapping[str, PhasePeak | None]
     states: States
     scaling: Scaling | None

@@ -156,4 +156,5 @@ def catalogue() -> dict[str, Any]:
         "aliases": _aliases(models),
         "models": models,
         "skipped": skipped,
+        "others": sorted(set(timm.list_models()) - set(models) - set(skipped)),
     }

@@ -53,11 +53,13 @@ def _defaults(cls: type) -> dict[str, Any]:
 
 def catalogue() -> dict[str, Any]:
     """data/models/torchvision.json."""
-    models = {}
+    models, others = {}, []
     for name in torchvision.models.list_models(module=torchvision.models):
         module = torchvision.models.get_model_builder(name).__module__.rpartition(".")[2]
         if module in FAMILIES:
             models[f"torchvision/{name}"] = _row(name, *FAMILIES[module])
+        else:
+            others.append(f"torchvision/{name}")
     versions = {"torchvision": torchvision.__version__.split("+")[0], "torch": torch.__version__.split("+")[0]}
     defaults = {family: _defaults(cls) for family, cls in FAMILIES.values()}
-    return {"versions": versions, "defaults": defaults, "models": models}
+    return {"versions": versions, "defaults": defaults, "models": models, "others": others}

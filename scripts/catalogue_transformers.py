@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import transformers
 from catalogue_timm import NUM_CLASSES
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as CLASSIFIERS
 
 __all__ = ["catalogue"]
 
@@ -92,6 +93,7 @@ def catalogue() -> dict[str, Any]:
     ids = json.loads(IDS.read_text())
     return {
         "versions": {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0]},
+        "others": sorted(set(CLASSIFIERS) - set(CLASSES)),
         "families": {name: {"family": family, "class": cls} for name, (family, cls, _) in CLASSES.items()},
         "defaults": {name: _fields(name, _config(name, {})) for name in CLASSES},
         "models": {name: _row(model_type, changes) for name, (model_type, changes) in ids.items()},

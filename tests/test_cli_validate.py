@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("timm")
 
 COMMAND = ["validate", "--backend", "meta", "vit_tiny_patch16_224", "--depth", "2", "--bs", "2"]
-real_estimate = pipeline.estimate_settings
+real_estimate = pipeline.play_settings
 
 
 def too_large(settings: TrainSettings) -> Estimate:
@@ -34,7 +34,7 @@ def test_a_validation_that_passes_is_exit_0_and_shows_both_sides(capsys: pytest.
 
 
 def test_a_validation_that_fails_is_exit_3(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "estimate_settings", too_large)
+    monkeypatch.setattr(pipeline, "play_settings", too_large)
     assert main(COMMAND) == 3
     assert capsys.readouterr().out.startswith("FAILED: the estimate is 1.000 % above the meta backend (tensor bytes).")
     assert main([*COMMAND, "--tolerance", "0.02"]) == 0

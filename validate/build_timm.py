@@ -38,8 +38,15 @@ def build(settings: TrainSettings, device: str) -> tuple[nn.Module, tuple[int, i
         hint = did_you_mean(settings.model, timm.list_models())
         raise UnknownName(f"unknown model {settings.model!r}{hint}")
     kwargs = {ours: getattr(settings, name) for name, ours in _OVERRIDES.items() if getattr(settings, name) is not None}
+    make = _wrapped if settings.loop == "trainer" else _plain
     with fused_attention(settings.attn), torch.device(device):
-        model = _wrapped(settings, kwargs) if settings.loop == "trainer" else _plain(settings, kwargs)
+        try:
+            model = make(settings, kwargs)
+        except TypeError as error:
+            if "'img_size'" not in str(error):
+                raise
+            kwargs.pop("img_size")  # a convolutional network is built for no size and takes any
+            model = make(settings, kwargs)
     return model, settings.res or _native_size(unwrapped(model))
 
 

@@ -19,6 +19,7 @@ from vitmem.settings import TrainSettings
 from .attention import SdpaChoice
 from .autocast import CudaSemantics
 from .build import build_model, named_refusals
+from .build_timm import unwrapped
 from .events import Allocation, Span
 from .loops import LOOPS, Job
 from .measurement import Measurement
@@ -33,8 +34,11 @@ DEVICE = "meta"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The measurement with the allocations behind it, in order of birth."""
+    """The measurement with the allocations behind it, in order of birth, and the model that was built."""
 
+    library: str
+    class_name: str
+    image_size: tuple[int, int]
     measurement: Measurement
     events: tuple[Allocation, ...]
     spans: tuple[Span, ...]
@@ -58,6 +62,9 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         with named_refusals(settings, "trained"), watch.tracker, semantics.active():
             LOOPS[settings.loop](job, watch)
     return Rehearsal(
+        library=built.library,
+        class_name=type(unwrapped(built.model)).__name__,
+        image_size=built.image_size,
         measurement=summarise(watch, backend="meta", device=DEVICE, versions=_versions()),
         events=tuple(watch.tracker.events),
         spans=tuple(watch.spans),

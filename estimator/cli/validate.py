@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DoesNotFit, InvalidRequest, NotModelled, did_you_mean
+from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
+from ..extra import real_libraries
 from .options import SectionedCommand, model_argument, setting_options, settings_of
 from .output import emit, json_option, out_options, target_of
 
@@ -20,7 +20,6 @@ __all__ = ["command"]
 
 _BACKENDS = ("auto", "meta", "cpu", "cuda", "null")
 _AVAILABLE = ("auto", "meta")
-_NEEDED = ("torch", "torchvision", "timm", "transformers", "accelerate")
 
 
 @click.command("validate", cls=SectionedCommand)
@@ -40,31 +39,28 @@ def command(
     The meta backend rehearses the step of the real timm or transformers model without data and without a device.
     Exit codes: 0 passed, 2 bad usage, 3 beyond the tolerance, 4 cannot say.
     """
-    gc.enable()  # the real model makes cycles, whose tensors have to die as they do in a training
     target = target_of(out, force)
     allowed = _tolerance(tolerance)
     settings = settings_of(model, given)
     _check_backend(backend)
-    from ..pipeline import estimate_settings
+    from ..pipeline import play_settings
     from ..report.comparison import comparison_report
 
-    comparison = _compare(settings, estimate_settings(settings), allowed)
+    try:
+        estimate = play_settings(settings)
+    except NoFamily as reason:
+        raise NotModelled(f"{reason}; its estimate is itself a rehearsal: there is nothing to compare") from reason
+    comparison = _compare(settings, estimate, allowed)
     emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
     return 0 if comparison.passed else DoesNotFit.exit_code
 
 
 def _compare(settings: TrainSettings, estimate: Estimate, tolerance: float) -> Comparison:
-    try:
+    with real_libraries("validate runs the real model"):
         from ..validate.compare import compare
         from ..validate.meta import measure
 
         return compare(estimate, measure(settings), tolerance)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _NEEDED:
-            raise
-        raise NotModelled(
-            f"validate runs the real model and needs {error.name}; pip install 'vitmem[validate]'"
-        ) from error
 
 
 def _tolerance(text: str) -> float:

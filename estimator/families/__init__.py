@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ..errors import NotModelled
+from ..errors import NoFamily
 from ._plan import Plan
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
     except ModuleNotFoundError as error:
         if error.name != f"{__name__}.{model.family}":
             raise
-        raise NotModelled(
+        raise NoFamily(
             f"{model.name}: the family {model.family} is not modelled yet; modelled are {', '.join(known_families())}"
         ) from error
     planned: Plan = family.plan(model, settings)

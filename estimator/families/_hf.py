@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from .. import ops
 from ..engine import Module, Scope, Tensor
-from ..errors import InvalidRequest, NotModelled
+from ..errors import InvalidRequest, NoFamily, NotModelled
 from ..settings import TrainSettings
 from ..units import DType
 from .nn import Conv2d, LayerNorm, Linear
@@ -110,7 +110,7 @@ def _check(name: str, fields: Mapping[str, Any]) -> None:
             "the library refuses it"
         )
     if fields.get("hidden_act", "gelu") not in ACTIVATIONS:
-        raise NotModelled(f"{name}: activation {fields['hidden_act']!r} is not modelled")
+        raise NoFamily(f"{name}: activation {fields['hidden_act']!r} is not modelled")
     if fields["attn"] == "flash_attention_2":
         raise NotModelled(f"{name}: the flash-attn package is not modelled; --attn sdpa runs torch's own flash kernel")
     for size, patch in zip(fields["image_size"], fields["patch_size"]):

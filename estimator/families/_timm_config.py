@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import NotModelled
+from ..errors import NoFamily
 from ..settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ _SIZES = ("img_size", "patch_size")
 
 
 def arguments(config_class: type[Any], model: ModelConfig) -> dict[str, Any]:
-    """The constructor's arguments of the row, sizes as (height, width); raises NotModelled for one without a field."""
+    """The constructor's arguments of the row, sizes as (height, width); raises NoFamily for one without a field."""
     row = {name: _pair(value) if name in _SIZES else value for name, value in model.config.items()}
     known = {field.name for field in dataclasses.fields(config_class)}
     if unknown := sorted(set(row) - known):
-        raise NotModelled(f"{model.name}: {', '.join(unknown)} is not modelled")
+        raise NoFamily(f"{model.name}: {', '.join(unknown)} is not modelled")
     return row
 
 

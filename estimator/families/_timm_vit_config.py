@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidRequest, NotModelled
+from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import apply_overrides, require_divisible
 from ._timm_blocks import BLOCKS
@@ -147,11 +147,11 @@ def _check(name: str, config: Config, settings: TrainSettings) -> None:
     known: dict[str, Mapping[Any, object]] = {"block_fn": BLOCKS, "norm_layer": NORMS, "act_layer": ACTIVATIONS}
     for field, table in known.items():
         if getattr(config, field) not in table:
-            raise NotModelled(f"{name}: {field} {getattr(config, field)} is not modelled")
+            raise NoFamily(f"{name}: {field} {getattr(config, field)} is not modelled")
     if config.mlp_layer not in MLPS or config.attn_layer not in {"", "attn", "Attention"}:
-        raise NotModelled(f"{name}: {config.mlp_layer} with attention {config.attn_layer or 'attn'} is not modelled")
+        raise NoFamily(f"{name}: {config.mlp_layer} with attention {config.attn_layer or 'attn'} is not modelled")
     if config.dynamic_img_pad or config.global_pool not in {"token", "avg", "avgmax", "max", "map"}:
-        raise NotModelled(f"{name}: pooling {config.global_pool!r} or padded patch embedding is not modelled")
+        raise NoFamily(f"{name}: pooling {config.global_pool!r} or padded patch embedding is not modelled")
 
 
 def resolved(config: Config) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from ..result import Estimate, Layer
 from ..units import format_bytes
@@ -53,6 +53,9 @@ def words(name: str) -> str:
 
 def _headline(estimate: Estimate) -> str:
     peak = estimate.peak
+    if peak.allocated_bytes is None or peak.allocated_phase is None:
+        place = f", at {peak.layer}" if peak.layer else ""
+        return f"Peak {format_bytes(peak.tensor_bytes)} of live tensors in {phase_name(peak.phase)}{place}."
     place = f", at {peak.allocated_layer}" if peak.allocated_layer else ""
     return f"Peak {format_bytes(peak.allocated_bytes)} in {phase_name(peak.allocated_phase)}{place}."
 
@@ -106,18 +109,26 @@ def _figures(estimate: Estimate) -> Table:
 
 
 def _at_peak(estimate: Estimate) -> Table:
-    total = estimate.peak.allocated_bytes
+    peak = estimate.peak
+    name, total = (
+        ("tensors", peak.tensor_bytes) if peak.allocated_bytes is None else ("allocated", peak.allocated_bytes)
+    )
     present = sorted(((kind, size) for kind, size in estimate.at_peak.items() if size), key=lambda item: -item[1])
-    absent = [words(kind) for kind, size in estimate.at_peak.items() if size == 0]
     columns = (Column(name="kind"), Column(name="bytes", kind="bytes"), Column(name="share", kind="share"))
     return Table(
         name="at_peak",
         title="What the peak is made of",
         columns=columns,
         rows=tuple((words(kind), size, size / total if total else 0.0) for kind, size in present),
-        total=("allocated", total, 1.0 if total else 0.0),
-        note=f"None of: {', '.join(absent)}." if absent else None,
+        total=(name, total, 1.0 if total else 0.0),
+        note=" ".join(_remarks(estimate.at_peak)) or None,
     )
+
+
+def _remarks(at_peak: Mapping[str, int | None]) -> Iterator[str]:
+    for text, figure in (("None of", 0), ("Not known", None)):
+        if kinds := [words(kind) for kind, size in at_peak.items() if size == figure]:
+            yield f"{text}: {', '.join(kinds)}."
 
 
 def _phases(estimate: Estimate) -> Table:
