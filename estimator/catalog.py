@@ -21,7 +21,7 @@ from .errors import InvalidRequest, NoFamily, NotModelled, UnknownName, did_you_
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["ModelConfig", "names", "resolve"]
+__all__ = ["ModelConfig", "bytes_per_image", "names", "resolve"]
 
 _LIBRARIES = ("timm", "transformers", "torchvision")
 _MAX_CONFIG_BYTES = 10_000_000
@@ -48,7 +48,8 @@ _NULLABLE: Mapping[str, tuple[type, ...]] = {"init_values": (int, float), "fc_no
 class ModelConfig:
     """What a family builds from: the library's own configuration fields.
 
-    ``num_parameters`` is the library's count at 1000 classes, None for a folder's model.
+    ``num_parameters`` is the library's count at 1000 classes, None for a folder's model. ``native_size`` is
+    (height, width) in pixels, None where only the family knows it.
     """
 
     name: str
@@ -57,6 +58,7 @@ class ModelConfig:
     class_name: str
     config: Mapping[str, Any]
     num_parameters: int | None
+    native_size: tuple[int, int] | None = None
 
 
 @cache
@@ -79,6 +81,12 @@ def names(pattern: str | None = None) -> list[str]:
         return known
     wanted = pattern if any(mark in pattern for mark in "*?[") else f"*{pattern}*"
     return [name for name in known if fnmatch.fnmatch(name.casefold(), wanted.casefold())]
+
+
+def bytes_per_image() -> Mapping[str, int]:
+    """What one more image costs in training, by name, at the default settings: figures made beforehand."""
+    figures: Mapping[str, int] = _catalogue("per_image")["bytes_per_image"]
+    return figures
 
 
 @cache
@@ -141,7 +149,15 @@ def _from_row(library: str, name: str) -> ModelConfig:
         class_name=row["class"],
         config=row["config"],
         num_parameters=row["num_parameters"],
+        native_size=_native_size(row),
     )
+
+
+def _native_size(row: Mapping[str, Any]) -> tuple[int, int]:
+    """timm and torchvision name it; transformers has it in the config, of the vision tower where there are two."""
+    config = row["config"]
+    size = row.get("input_size") or config.get("vision_config", config)["image_size"]
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def _from_folder(model: str, path: Path) -> ModelConfig:

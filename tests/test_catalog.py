@@ -6,6 +6,7 @@ import json
 from importlib.resources import files
 
 import pytest
+import vitmem
 from vitmem import catalog
 from vitmem.errors import InvalidRequest, NotModelled, UnknownName
 from vitmem.families import known_families, plan
@@ -259,6 +260,26 @@ def test_a_row_has_the_librarys_parameter_count(name):
 @pytest.mark.parametrize("name", [name for name in ROWS if name not in SPREAD])
 def test_every_row_has_the_librarys_parameter_count(name):
     assert rebuilt(name) == ROWS[name]["num_parameters"]
+
+
+def assert_per_image(name):
+    scaling = vitmem.estimate(name).scaling
+    assert catalog.bytes_per_image()[name] == scaling.bytes_per_image
+
+
+@pytest.mark.parametrize("name", catalog.names()[::20])
+def test_the_cached_cost_of_an_image_is_the_estimators(name):
+    assert_per_image(name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", catalog.names())
+def test_every_cached_cost_of_an_image_is_the_estimators(name):
+    assert_per_image(name)
+
+
+def test_every_name_has_a_cached_cost_and_no_other_has():
+    assert sorted(catalog.bytes_per_image()) == sorted(catalog.names())
 
 
 @pytest.mark.slow

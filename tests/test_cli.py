@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from factories import make_estimate
+import vitmem
 from vitmem import pipeline
 from vitmem.cli import COMMANDS, main
 from vitmem.cli.options import SECTIONS, settings_of
@@ -191,10 +192,20 @@ def test_out_refuses_to_overwrite_before_anything_is_computed(
 
 
 def test_models_lists_what_matches(run: Run) -> None:
-    names = run("models", "vit_base_patch16_224")[1].split()
+    found = json.loads(run("models", "vit_base_patch16_224", "--json")[1])["models"]
+    names = [model["name"] for model in found]
     assert "vit_base_patch16_224" in names
     assert set(names) < set(run("models")[1].split())
-    assert json.loads(run("models", "vit_base_patch16_224", "--json")[1])["models"] == names
+    row = next(model for model in found if model["name"] == "vit_base_patch16_224")
+    per_image = vitmem.estimate("vit_base_patch16_224").scaling.bytes_per_image
+    assert row == {
+        "name": "vit_base_patch16_224",
+        "library": "timm",
+        "family": "timm_vit",
+        "num_parameters": 86_567_656,
+        "native_size": [224, 224],
+        "bytes_per_image": per_image,
+    }
 
 
 def test_validate_without_torch_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from ..errors import UnknownName, did_you_mean
-from .output import json_option
+from .output import emit, json_option, out_options, target_of
 
 __all__ = ["command"]
 
@@ -15,19 +13,20 @@ __all__ = ["command"]
 @click.command("models")
 @click.argument("pattern", required=False, metavar="[PATTERN]")
 @json_option
-def command(pattern: str | None, as_json: bool) -> None:
+@out_options
+def command(pattern: str | None, as_json: bool, out: str | None, force: bool) -> None:
     """The models that are known by name, those that match PATTERN if there is one.
 
-    A folder with a config.json works as a model too.
+    PATTERN is a part of a name or has wildcards: 'swin*384'. A folder with a config.json works as a model too, and
+    with the extra 'validate' any other name of timm and torchvision.
     """
     from .. import __version__, catalog
-    from ..result import SCHEMA_VERSION
+    from ..report.models import models_report
 
-    names = list(catalog.names(pattern)) if pattern else list(catalog.names())
-    if pattern and not names:
-        raise UnknownName(f"no model matches {pattern!r}{did_you_mean(pattern, catalog.names())}")
-    if as_json:
-        head = {"schema_version": SCHEMA_VERSION, "vitmem_version": __version__}
-        click.echo(json.dumps({**head, "models": names}, indent=2))
-    else:
-        click.echo("\n".join(names))
+    target = target_of(out, force)
+    names = catalog.names(pattern)
+    if not names:
+        raise UnknownName(f"no model matches {pattern!r}{did_you_mean(pattern or '', catalog.names())}")
+    per_image = catalog.bytes_per_image()
+    report = models_report([(catalog.resolve(name), per_image.get(name)) for name in names], version=__version__)
+    emit(report, as_json=as_json, target=target)
