@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import make_estimate
 import vitmem
+from factories import make_estimate
 from vitmem import pipeline
 from vitmem.cli import COMMANDS, main
 from vitmem.cli.options import SECTIONS, settings_of
