@@ -65,10 +65,10 @@ def assumptions(settings: TrainSettings, plan: Plan) -> tuple[str, ...]:
 def warnings(settings: TrainSettings, plan: Plan) -> tuple[str, ...]:
     """What the user may not expect."""
     found = []
-    patch = plan.patch_size
-    for side, pixels, step in zip(("height", "width"), plan.image_size, patch):
-        if pixels % step:
+    for side, pixels, step in zip(("height", "width"), plan.image_size, plan.patch_size):
+        if rest := pixels % step:
             found.append(
-                f"{side} {pixels} is no multiple of the patch size {step}: the library ignores {pixels % step} pixels"
+                f"{side} {pixels} is no multiple of the patch size {step}: the library ignores {rest} pixels; "
+                f"{pixels - rest} and {pixels - rest + step} are"
             )
     return tuple(found)

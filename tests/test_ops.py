@@ -69,6 +69,16 @@ def test_a_frozen_weight_does_not_need_the_input(run, parameter, watch):
     assert watch.living() == y.num_bytes  # the input went
 
 
+def test_cublas_gets_a_copy_of_rows_that_are_not_apart(run, parameter, watch):
+    # one latent query, expanded to every image: rows with a step of 0
+    latent, weight = parameter(1, 1, C), parameter(3 * C, C)
+    watch.reset()
+    y = ops.linear(ops.expand(latent, B, -1, -1), weight)
+    assert watch.sizes() == [B * 3 * C * 4, B * C * 4]  # the result, then the borrowed copy
+    # the weight's gradient needs the rows once more, the latent's does not
+    assert grads_of(run, watch, y, workspaces=True) == [B * C * 4]
+
+
 def test_batched_matmul_copies_what_it_cannot_fold(run, parameter, watch):
     # heads behind a transpose: [B, H, N, D] of a [B, N, H, D] in memory
     q = ops.transpose(parameter(B, N, H, D), 1, 2)

@@ -7,7 +7,7 @@ from math import prod
 from ..engine.autocast import cast_to_lower
 from ..engine.autograd import Saved, record
 from ..engine.tensor import Tensor
-from .shape import reshape, transpose, view
+from .shape import expand, reshape, transpose, view
 
 __all__ = ["linear", "matmul"]
 
@@ -35,8 +35,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """``mm`` or ``bmm`` outside the graph: one new row-major tensor."""
-    return Tensor.empty(a.run, (*a.shape[:-1], b.shape[-1]), a.dtype)
+    """``mm`` or ``bmm`` outside the graph: one new row-major tensor, and copies of operands that cuBLAS cannot read."""
+    out = Tensor.empty(a.run, (*a.shape[:-1], b.shape[-1]), a.dtype)
+    copies = a.run.workspace(*[x.num_bytes for x in (a, b) if not _is_readable(x)])
+    del copies
+    return out
+
+
+def _is_readable(x: Tensor) -> bool:
+    """Rows or columns one after another, a whole one apart (prepare_matrix_for_cublas, aten/src/ATen/native/cuda)."""
+    rows, columns = x.shape[-2:]
+    row_step, column_step = x.strides[-2:]
+    return (column_step == 1 and row_step >= max(1, columns)) or (row_step == 1 and column_step >= max(1, rows))
 
 
 def _swapped(x: Tensor) -> Tensor:
@@ -85,8 +95,9 @@ def _add_bias_(x: Tensor, bias: Tensor) -> Tensor:
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """``torch.matmul``: [..., M, K] @ [K, N] folds the batch into rows; two batches go through ``bmm``.
 
-    A batch that the layout cannot fold (heads behind a transpose) is copied first, and the copy is what is saved
-    (aten/src/ATen/native/LinearAlgebra.cpp, ``_matmul_impl``).
+    A batch that the layout cannot fold (heads behind a transpose) is copied first, and the copy is what is saved; with
+    a matrix [K, N] that wants no gradient it is not copied, and ``bmm`` repeats the matrix instead
+    (aten/src/ATen/native/LinearAlgebra.cpp, ``_matmul_impl`` and ``should_fold``).
     """
     lower_b, lower_a = cast_to_lower(b), cast_to_lower(a)
     return _matmul(lower_a, lower_b)
@@ -95,10 +106,18 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
     if len(a.shape) == 2:
         return _matrix_product(a, b, None)
-    if len(b.shape) == 2:
-        rows = reshape(a, prod(a.shape[:-1]), a.shape[-1])
-        return view(_matrix_product(rows, b, None), *a.shape[:-1], b.shape[-1])
     batch = a.shape[:-2]
+    if len(b.shape) == 2:
+        if b.requires_grad or _folds(a):
+            rows = reshape(a, prod(a.shape[:-1]), a.shape[-1])
+            return view(_matrix_product(rows, b, None), *a.shape[:-1], b.shape[-1])
+        b = expand(view(b, *(1,) * len(batch), *b.shape), *batch, -1, -1)
     flat_a = reshape(a, prod(batch), *a.shape[-2:])
     flat_b = reshape(b, prod(batch), *b.shape[-2:])
     return view(_matrix_product(flat_a, flat_b, None), *batch, a.shape[-2], b.shape[-1])
+
+
+def _folds(x: Tensor) -> bool:
+    """Whether all dimensions but the last are one in memory."""
+    pairs = range(len(x.shape) - 2)
+    return all(x.strides[i] == x.strides[i + 1] * x.shape[i + 1] for i in pairs)
