@@ -1,0 +1,61 @@
+"""Blocks and the pools that cache them, with the sizes of c10/core/AllocatorConfig.h."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+__all__ = ["Block", "Pool", "segment_size"]
+
+MIB = 2**20
+MIN_BLOCK = 512
+SMALL_SIZE = MIB  # up to here a request goes to the small pool
+SMALL_SEGMENT = 2 * MIB
+MIN_LARGE = 10 * MIB  # from here a request gets a segment of its own size
+LARGE_SEGMENT = 20 * MIB
+ROUND_LARGE = 2 * MIB
+MAX_NON_SPLIT = 20 * MIB  # an oversized block may be this much larger than its request
+
+
+class Block:
+    """A part of a segment: handed out, cached, or (expandable segments) address space without memory."""
+
+    __slots__ = ("address", "allocated", "mapped", "next", "pool", "previous", "segment", "size")
+
+    def __init__(self, pool: Pool, segment: int, address: int, size: int, *, mapped: bool = True) -> None:
+        self.pool = pool
+        self.segment = segment
+        self.address = address
+        self.size = size
+        self.mapped = mapped
+        self.allocated = False
+        self.previous: Block | None = None
+        self.next: Block | None = None
+
+    @property
+    def is_split(self) -> bool:
+        return self.previous is not None or self.next is not None
+
+
+class Pool:
+    """Cached blocks in the order of the best fit: by size, then the older segment, then the lower address."""
+
+    def __init__(self, *, small: bool) -> None:
+        self.small = small
+        self.order: list[tuple[int, int, int]] = []
+        self.blocks: dict[int, Block] = {}
+        self.unmapped: dict[int, Block] = {}
+
+    def add(self, block: Block) -> None:
+        insort(self.order, (block.size, block.segment, block.address))
+        self.blocks[block.address] = block
+
+    def remove(self, block: Block) -> None:
+        del self.order[bisect_left(self.order, (block.size, block.segment, block.address))]
+        del self.blocks[block.address]
+
+
+def segment_size(size: int) -> int:
+    """What is asked of the driver for a rounded request of ``size`` bytes."""
+    if size <= SMALL_SIZE:
+        return SMALL_SEGMENT
+    return LARGE_SEGMENT if size < MIN_LARGE else -(-size // ROUND_LARGE) * ROUND_LARGE

@@ -1,0 +1,68 @@
+"""The replayed allocator against recordings of PyTorch's own (``scripts/record_allocator.py``), step by step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from vitmem.allocator import AllocatorConfig, CachingAllocator, OutOfMemory
+
+RECORDS = sorted((Path(__file__).parent / "data" / "allocator").glob("*.json"))
+MIB = 2**20
+
+
+def config_of(record):
+    options = dict(option.split(":") for option in record["alloc_conf"].split(",") if option)
+    split = options.get("max_split_size_mb")
+    return AllocatorConfig(
+        expandable_segments=options.get("expandable_segments") == "True",
+        max_split_size=None if split is None else int(split) * MIB,
+        device_bytes=record["device_bytes"],
+        capacity=record["device_bytes"],  # recorded where nothing else takes memory
+    )
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_every_operation_allocates_and_reserves_what_torch_does(path):
+    record = json.loads(path.read_text())
+    allocator, living = CachingAllocator(config_of(record)), {}
+    for number, (*done, allocated, reserved) in enumerate(record["trace"]):
+        if len(done) == 1:
+            allocator.free(living.pop(-1 - done[0]))
+        elif done == [0, 0]:
+            allocator.release_cached()
+        elif done[1] == -1:
+            with pytest.raises(OutOfMemory):
+                allocator.malloc(done[0])
+        else:
+            living[done[1]] = allocator.malloc(done[0])
+        assert (allocator.allocated, allocator.reserved) == (allocated, reserved), (number, done)
+    assert allocator.num_retries == record["num_alloc_retries"]
+
+
+def test_the_recordings_cover_what_they_are_named_after():
+    out_of_memory = [json.loads(path.read_text()) for path in RECORDS if "out_of_memory" in path.stem]
+    assert len(out_of_memory) == 3
+    for record in out_of_memory:
+        assert record["num_alloc_retries"] > 0
+        assert any(done[1] == -1 for done in record["trace"] if len(done) == 4)
+
+
+def test_a_small_request_takes_a_small_segment_and_a_medium_one_twenty_mebibytes():
+    allocator = CachingAllocator()
+    steps = [(1, 512, 2), (MIB + 1, MIB + 1024, 22), (10 * MIB, 11 * MIB + 1024, 22), (12 * MIB, 23 * MIB + 1024, 34)]
+    for size, allocated, reserved in steps:  # 10 MiB fit into the rest of the 20 MiB, 12 get their own segment
+        allocator.malloc(size)
+        assert (allocator.allocated, allocator.reserved) == (allocated, reserved * MIB)
+
+
+def test_a_remainder_of_a_mebibyte_or_less_is_not_split_off():
+    # GIVEN a cached segment of 20 MiB and a request that leaves exactly 1 MiB of it
+    allocator = CachingAllocator()
+    allocator.free(allocator.malloc(20 * MIB))
+    # THEN the request gets the whole of it, and one that leaves more does not
+    block = allocator.malloc(19 * MIB)
+    assert block.size == 20 * MIB
+    allocator.free(block)
+    assert allocator.malloc(19 * MIB - 512).size == 19 * MIB - 512
