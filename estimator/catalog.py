@@ -41,7 +41,16 @@ _SIZES = frozenset({"image_size", "img_size", "patch_size"})
 _RATIOS = frozenset(
     {"mlp_ratio", "drop_rate", "mask_ratio", "layerscale_value", "layer_scale_init_value", "attention_dropout"}
 )
-_NULLABLE: Mapping[str, tuple[type, ...]] = {"init_values": (int, float), "fc_norm": (bool,)}
+_NULLABLE: Mapping[str, tuple[type, ...]] = {
+    "init_values": (int, float),
+    "fc_norm": (bool,),
+    "window_size": (int,),
+    "use_fc_norm": (bool,),
+    "rel_pos_dim": (int,),
+    "pos_embed_shift": (int, float),
+    "pos_embed_jitter": (int, float),
+    "pos_embed_rescale": (int, float),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +261,7 @@ def _checked(model: str, name: str, value: Any, default: Any) -> Any:
 
 
 def _is_valid(field: str, value: Any, default: Any) -> bool:
-    if default is None:
+    if default is None or (field in _NULLABLE and value is None):
         return value is None or isinstance(value, _NULLABLE.get(field, str))
     if isinstance(default, (bool, str)):
         return isinstance(value, type(default))

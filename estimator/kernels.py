@@ -18,6 +18,7 @@ class Gpu:
     capability: tuple[int, int] = (8, 0)
     num_sms: int = 108
     threads_per_sm: int = 2048
+    l2_cache_bytes: int = 40 * 2**20
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +36,15 @@ class Kernels:
         """
         return 32 * 2**20 if 9 <= self.gpu.capability[0] <= 12 else 8_519_680
 
-    def attention(self, dtype: DType, head_dim: int, dropout: float, *, masked: bool = False) -> str:
-        """The kernel that runs (sdp_utils.cpp): flash, efficient, cudnn or math; a learnt mask leaves efficient."""
+    def attention(
+        self, dtype: DType, head_dim: int, dropout: float, *, masked: bool = False, dense: bool = True
+    ) -> str:
+        """The kernel that runs (sdp_utils.cpp): flash, efficient, cudnn or math; a mask leaves efficient and math, and
+        so do queries, keys or values whose last dimension is not dense leave math."""
         if masked:
             return self._masked(dtype, head_dim)
+        if not dense:
+            return self._strided()
         if self.sdpa_kernel != "auto":
             return self._forced(dtype, head_dim)
         if self._flash_ok(dtype, head_dim, dropout):
@@ -46,11 +52,20 @@ class Kernels:
         return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
 
     def _masked(self, dtype: DType, head_dim: int) -> str:
-        if self.sdpa_kernel in {"auto", "efficient"} and self._efficient_ok(dtype, head_dim):
-            return "efficient"
-        raise NotModelled(
-            f"attention with a mask that is trained, in {dtype.label} with head size {head_dim}, is modelled for the "
-            "efficient kernel only; leave out --sdpa-kernel or use --attn eager"
+        if self.sdpa_kernel == "auto":
+            return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
+        if self.sdpa_kernel == "flash":
+            raise InvalidRequest("flash attention takes no mask; leave out --sdpa-kernel")
+        if self.sdpa_kernel == "cudnn":
+            raise NotModelled("cuDNN attention with a mask is not modelled; leave out --sdpa-kernel")
+        return self._forced(dtype, head_dim)
+
+    def _strided(self) -> str:
+        if self.sdpa_kernel in {"auto", "math"}:
+            return "math"
+        raise InvalidRequest(
+            f"sdpa_kernel {self.sdpa_kernel!r} cannot run attention over channels: they lie apart in memory; "
+            "leave it out"
         )
 
     def _flash_ok(self, dtype: DType, head_dim: int, dropout: float) -> bool:
@@ -129,6 +144,26 @@ class Kernels:
             return 0
         blocks = min(32768 // -(-width // 32), -(-rows // 32))
         return 2 * blocks * width * dtype.size
+
+    def batch_norm_staging(self, rows: int, channels: int, numbers: int) -> tuple[int, ...]:
+        """``numbers`` floats per channel and block, and the semaphores, of a channels-last reduction over the rows
+        that spans blocks (native/cuda/Normalization.cuh, flexible_launch_configs)."""
+        width = min(_last_pow2(channels), 32)
+        height = min(_last_pow2(-(-rows // 16)), 512 // width)
+        width = min(_last_pow2(channels), 512 // height)
+        blocks = min(-(-rows // (height * 16)), 128)
+        return (4 * numbers * channels * blocks, 4 * -(-channels // width)) if blocks >= 8 else ()
+
+    def sort_scratch(self, count: int, keys: int) -> int:
+        """cub's radix sort of ``count`` pairs of int64 with keys below ``keys``: histograms of 8-bit digits, one row of
+        them for every tile, and a second pair of arrays where there is more than one digit. The tile is the policy's
+        of the generation (cub/device/dispatch/tuning, as compiled into torch 2.14.1)."""
+        if count <= 2304:  # one tile, one kernel
+            return 1
+        tile = 4608 if self.gpu.capability[0] >= 9 else 3840 if self.gpu.capability[0] == 8 else 2816
+        passes = -(-(keys - 1).bit_length() // 8)
+        pair = 2 * (-(-8 * count // 256) * 256) if passes > 1 else 0
+        return 255 + 256 + 2048 * passes + 1024 * -(-count // tile) + pair
 
     def sum_scratch(self, shape: Shape, strides: Shape, target: Shape) -> tuple[int, ...]:
         """Global-memory scratch of a sum from ``shape`` to the broadcastable ``target`` (native/cuda/Reduce.cuh):

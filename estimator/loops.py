@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from . import ops
 from .engine import Tensor
@@ -18,7 +18,7 @@ from .settings import TrainSettings
 from .step import LossOf, Step
 from .units import DType
 
-__all__ = ["LOOPS", "Loop", "with_defaults"]
+__all__ = ["LOOPS", "Loop", "begin", "with_defaults"]
 
 #: transformers 5.24, trainer.py
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
@@ -26,30 +26,40 @@ _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """``carry`` makes what an earlier step left in the loop's names, ``play`` is one step.
+    """``begin`` makes what the loop's names hold before the first step, ``play`` is one step.
 
     ``no_decay`` tells the parameters of the group without weight decay; without it there is one group.
     """
 
     optim: str
-    carry: Callable[[Step], None]
+    begin: Callable[[Step], None]
     play: Callable[[Step], None]
     no_decay: Callable[[Step, str, Tensor], bool] | None = None
     weight_decay: bool = False
+    no_decay_first: bool = False
     assumption: str
 
 
-def _groups(step: Step, loop: Loop) -> list[Group]:
-    trained = step.updated
+def begin(step: Step, loop: Loop) -> None:
+    """What is there before the first step: the optimizer's own, then what the loop's names hold.
+
+    A loop of one group hands all parameters over, the others those that require grad.
+    """
+    step.construct_optimizer(_groups(step, loop, step.scope.parameters if loop.no_decay is None else step.trained))
+    loop.begin(step)
+
+
+def _groups(step: Step, loop: Loop, trained: Mapping[str, Tensor]) -> list[Group]:
     if loop.no_decay is None:
         return [Group(parameters=tuple(trained.values()), decayed=loop.weight_decay)]
     plain = tuple(p for name, p in trained.items() if not loop.no_decay(step, name, p))
     bare = tuple(p for name, p in trained.items() if loop.no_decay(step, name, p))
-    return [Group(parameters=plain, decayed=loop.weight_decay), Group(parameters=bare, decayed=False)]
+    groups = [Group(parameters=plain, decayed=loop.weight_decay), Group(parameters=bare, decayed=False)]
+    return groups[::-1] if loop.no_decay_first else groups
 
 
 def _update(step: Step, loop: Loop) -> None:
-    step.optimizer_step(_groups(step, loop))
+    step.optimizer_step(_groups(step, loop, step.updated))
     if step.settings.zero_grad in {None, "after-step"}:
         step.zero_grad()
 
@@ -73,30 +83,25 @@ def _first_of(count: int) -> Iterator[bool]:
 # --- plain: the contract's hand-written loop ------------------------------------------------------------------------
 
 
-def _plain_carry(step: Step) -> None:
-    step.names["x"], step.names["y"] = step.images(), step.labels()
-    step.names["out"], step.names["loss"] = _outputs(step)
-
-
-def _outputs(step: Step) -> tuple[Tensor, Tensor]:
-    """Logits and loss of an earlier step."""
-    logits = (step.settings.bs, step.settings.num_classes)
-    output = Tensor.empty(step.run, logits, step.autocast_dtype or step.dtype, kind="activations")
-    return output, Tensor.empty(step.run, (), step.loss_dtype, kind="activations")
+def _plain_begin(step: Step) -> None:
+    """Nothing is bound yet."""
 
 
 def _plain(step: Step) -> None:
     settings = step.settings
     for first in _first_of(settings.accum):
         step.start("forward")
-        batch = {"x": step.images(), "y": step.labels()}
+        batch = dict(zip(("x", "y"), step.batch()))
         step.names.update(batch)
         del batch
         if first and settings.zero_grad == "before-forward":
             step.zero_grad()
         with step.autocast():
-            step.names["out"] = step.model(step.names["x"])
-            step.names["loss"] = ops.cross_entropy(_tensor(step, "out"), _tensor(step, "y"))
+            if step.model.own_loss:
+                step.names["loss"] = step.model(step.names["x"])[0]
+            else:
+                step.names["out"] = step.model(step.names["x"])
+                step.names["loss"] = ops.cross_entropy(_tensor(step, "out"), _tensor(step, "y"))
             if settings.accum > 1:
                 step.names["loss"] = ops.mul(_tensor(step, "loss"), 1.0)
         if first and settings.zero_grad == "before-backward":
@@ -115,17 +120,13 @@ def _tensor(step: Step, name: str) -> Tensor:
 # --- trainer: transformers' Trainer on accelerate -------------------------------------------------------------------
 
 
-def _trainer_carry(step: Step) -> None:
-    step.names["batches"] = [(step.images(), step.labels()) for _ in range(step.settings.accum)]
-    step.names["num_items"] = step.num_items()
+def _trainer_begin(step: Step) -> None:
     step.names["tr_loss"] = step.scalars(1)[0]
-    step.names["grad_norm"] = Tensor.empty(step.run, (), step.dtype, kind="temporaries")
-    step.names["loss"] = Tensor.empty(step.run, (), step.loss_dtype, kind="activations")
 
 
 def _trainer(step: Step) -> None:
     step.start("forward")
-    batches = [(step.images(), step.labels()) for _ in range(step.settings.accum)]
+    batches = [step.batch() for _ in range(step.settings.accum)]
     step.names["num_items"] = step.num_items()
     step.names["batches"] = batches
     if step.settings.zero_grad == "before-forward":
@@ -144,21 +145,30 @@ def _trainer(step: Step) -> None:
     del found_inf
 
 
-def _trainer_loss(step: Step, x: Tensor, y: Tensor) -> Tensor:
+def _trainer_loss(step: Step, x: Tensor, y: Tensor | None) -> Tensor:
     """``compute_loss``: the model returns loss and logits, accelerate converts both to fp32, only the loss survives."""
 
     def loss_of(logits: Tensor) -> Tensor:
+        assert y is not None
         loss = ops.cross_entropy(ops.view(logits, -1, logits.shape[-1]), y)
         divides = step.model.takes_loss_kwargs and step.model.uses_num_items
         return ops.div(loss, _tensor(step, "num_items")) if divides else loss
 
     with step.autocast():
-        loss, logits = step.model(x, loss_of) if step.model.takes_loss_kwargs else _timm_wrapper(step, x, loss_of)
+        loss, logits, *others = _model_output(step, x, loss_of)
     converted = to(logits, DType.float32) if step.autocast_dtype else logits
     del logits
     loss = loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
-    del converted
+    del converted, others
     return loss
+
+
+def _model_output(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, ...]:
+    """The fields of the model's output that are tensors."""
+    if step.model.own_loss:
+        output: tuple[Tensor, ...] = step.model(x)
+        return output
+    return step.model(x, loss_of) if step.model.takes_loss_kwargs else _timm_wrapper(step, x, loss_of)
 
 
 def _timm_wrapper(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, Tensor]:
@@ -175,22 +185,27 @@ def _trainer_no_decay(step: Step, name: str, parameter: Tensor) -> bool:
 # --- timm: train.py ---------------------------------------------------------------------------------------------------
 
 
-def _timm_carry(step: Step) -> None:
+def _timm_begin(step: Step) -> None:
+    """The loader's mean and std, and the first batch, which is fetched before the second."""
     names, run = step.names, step.run
     for name in ("mean", "std"):
         names[name] = Tensor.empty(run, (1, 3, 1, 1), DType.float32, kind="inputs")
-    for name in ("", "next_"):
-        names[f"{name}input"], names[f"{name}target"] = step.images(), step.labels()
-    names["output"], names["loss"] = _outputs(step)
+    names["next_input"], names["next_target"] = _timm_batch(step)
 
 
-def _timm_fetch(step: Step) -> None:
-    """``PrefetchLoader``: bytes to the device, a float batch from them, and only then the current batch moves on."""
-    names = step.names
+def _timm_batch(step: Step) -> tuple[Tensor, Tensor]:
+    """``PrefetchLoader``: bytes to the device, and a float batch from them."""
     pixels = step.images(DType.uint8)
     target = step.labels()
     batch = step.images()
     del pixels
+    return batch, target
+
+
+def _timm_fetch(step: Step) -> None:
+    """The next batch first, and only then the current one moves on."""
+    names = step.names
+    batch, target = _timm_batch(step)
     names["input"], names["target"] = names["next_input"], names["next_target"]
     names["next_input"], names["next_target"] = batch, target
 
@@ -202,8 +217,13 @@ def _timm(step: Step) -> None:
         if first and step.settings.zero_grad == "before-forward":
             step.zero_grad()
         with step.autocast():
-            output = step.model(step.names["input"])
-            loss = ops.label_smoothing_cross_entropy(output, _tensor(step, "target"))
+            if step.model.own_loss:
+                output, loss = None, step.model(step.names["input"])[0]
+            else:
+                output = step.model(step.names["input"])
+                loss = ops.label_smoothing_cross_entropy(output, _tensor(step, "target"))
+        if step.settings.accum > 1:
+            loss = ops.div_(loss)
         step.names["output"], step.names["loss"] = output, loss  # an earlier result lives until this one is whole
         del output, loss
         if first and step.settings.zero_grad == "before-backward":
@@ -220,21 +240,22 @@ def _timm_no_decay(step: Step, name: str, parameter: Tensor) -> bool:
 
 TIMM = Loop(
     optim="sgd-nesterov",
-    carry=_timm_carry,
+    begin=_timm_begin,
     play=_timm,
     no_decay=_timm_no_decay,
     weight_decay=True,
+    no_decay_first=True,
     assumption="timm 1.0.31 train.py --amp: two batches on the GPU, label smoothing 0.1, no clipping",
 )
 PLAIN = Loop(
     optim="adamw_torch",
-    carry=_plain_carry,
+    begin=_plain_begin,
     play=_plain,
     assumption="a plain PyTorch loop: x, y, out and loss stay bound until they are bound again",
 )
 TRAINER = Loop(
     optim="adamw_torch_fused",
-    carry=_trainer_carry,
+    begin=_trainer_begin,
     play=_trainer,
     no_decay=_trainer_no_decay,
     assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",

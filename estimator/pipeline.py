@@ -9,15 +9,14 @@ from typing import Any
 from . import catalog, families, scope
 from .errors import NoFamily
 from .families import Plan
-from .kernels import Kernels
-from .ledger import Ledger
-from .loops import LOOPS, with_defaults
+from .loops import with_defaults
+from .play import Played, block_peak, play, tensor_peak
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
 from .settings import TrainSettings
 from .step import Step
-from .timeline import PhaseSummary, allocated_peak, layer_peaks, phase_summaries, snapshot
+from .timeline import PhaseSummary, allocated_peak, layer_peaks, snapshot
 
-__all__ = ["Played", "estimate_settings", "play_settings", "resolved"]
+__all__ = ["estimate_settings", "play_settings", "resolved"]
 
 PHASES = ("forward", "backward", "optimizer_step")
 
@@ -43,43 +42,18 @@ def play_settings(settings: TrainSettings) -> Estimate:
         request=_request(settings, plan, played.step),
         model=_model_info(plan, played.step),
         peak=_peak(played),
-        at_peak=_by_kind(played.ledger, played.allocated.event),
-        at_tensor_peak=_by_kind(played.ledger, played.tensors.event),
-        phases=_phases(played.summaries),
+        at_peak=_by_kind(played, played.allocated.event),
+        at_tensor_peak=_by_kind(played, played.tensors.event),
+        phases=_phases(played),
         states=_states(played),
         scaling=_scaling(played, plan, settings),
         layers=_layers(played),
         host=None,
         verdict=None,
         assumptions=(*scope.assumptions(settings, plan), *plan.assumptions),
-        not_modelled=scope.NOT_MODELLED,
+        not_modelled=(*scope.NOT_MODELLED, *plan.not_modelled, *played.step.optimizer.not_modelled),
         warnings=scope.warnings(settings, plan),
     )
-
-
-class Played:
-    """One step with its ledger and the two moments that matter."""
-
-    def __init__(self, plan: Plan, settings: TrainSettings) -> None:
-        self.step, before = _play(plan, settings)
-        self.ledger = self.step.run.ledger()
-        self.summaries = phase_summaries(self.ledger)[before:]
-        self.saved_activations = self.step.saved_activations(self.ledger)
-        self.tensors = max((s.tensor_peak for s in self.summaries), key=lambda moment: moment.total_bytes)
-        self.allocated = max((s.allocated_peak for s in self.summaries), key=lambda moment: moment.total_bytes)
-
-
-def _play(plan: Plan, settings: TrainSettings) -> tuple[Step, int]:
-    """A steady-state step, and how many phases of its ledger come before it."""
-    loop = LOOPS[settings.loop]
-    step = Step(plan, settings, Kernels(sdpa_kernel=settings.sdpa_kernel))
-    step.make_optimizer_state()
-    loop.carry(step)
-    if settings.zero_grad != "after-step":
-        loop.play(step)  # a step before, for the gradients that it leaves behind
-    before = len(step.run.phases)
-    loop.play(step)
-    return step, before
 
 
 def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
@@ -93,7 +67,8 @@ def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
 def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, Any]:
     request = {**settings.to_dict(), **plan.resolved}
     request["res"] = list(plan.image_size)
-    if settings.grad_checkpointing and settings.checkpoint_layers is None:
+    whole = len(step.model.blocks) == len(plan.blocks)  # else the library's switch takes more than the blocks
+    if settings.grad_checkpointing and settings.checkpoint_layers is None and whole:
         request["checkpoint_layers"] = len(plan.blocks)
     if settings.sdpa_kernel == "auto":
         request["sdpa_kernel"] = step.attention_kernel or "auto"
@@ -117,7 +92,7 @@ def _peak(played: Played) -> Peak:
     return Peak(
         tensor_bytes=played.tensors.total_bytes,
         allocated_bytes=played.allocated.total_bytes,
-        reserved_bytes=None,
+        reserved_bytes=played.replay.reserved_bytes,
         device_bytes=None,
         device_low_bytes=None,
         device_high_bytes=None,
@@ -128,24 +103,24 @@ def _peak(played: Played) -> Peak:
     )
 
 
-def _by_kind(ledger: Ledger, event: int) -> Mapping[str, int]:
-    return dict.fromkeys(KINDS, 0) | snapshot(ledger, event)
+def _by_kind(played: Played, event: int) -> Mapping[str, int]:
+    return dict.fromkeys(KINDS, 0) | snapshot(played.ledger, played.replay.blocks, event)
 
 
-def _phases(summaries: list[PhaseSummary]) -> Mapping[str, PhasePeak | None]:
-    phases: dict[str, PhasePeak | None] = {}
-    for name in PHASES:
-        own = [summary for summary in summaries if summary.name == name]
-        phases[name] = PhasePeak(
-            tensor_bytes=max(summary.tensor_peak.total_bytes for summary in own),
-            allocated_bytes=max(summary.allocated_peak.total_bytes for summary in own),
-        )
-    return {**phases, "first_step": None, "evaluation": None, "resume": None}
+def _phases(played: Played) -> Mapping[str, PhasePeak | None]:
+    known = {name: _phase([s for s in played.steady if s.name == name]) for name in PHASES}
+    return {**known, "first_step": _phase(played.first_step), "evaluation": None, "resume": None}
+
+
+def _phase(summaries: list[PhaseSummary]) -> PhasePeak:
+    return PhasePeak(
+        tensor_bytes=tensor_peak(summaries).total_bytes, allocated_bytes=block_peak(summaries).total_bytes
+    )
 
 
 def _states(played: Played) -> States:
-    ends = {summary.name: summary.end for summary in played.summaries}
-    at_backward = snapshot(played.ledger, ends["backward"].event)
+    ends = {summary.name: summary.end for summary in played.steady}
+    at_backward = snapshot(played.ledger, played.replay.blocks, ends["backward"].event)
     return States(
         parameter_bytes=at_backward.get("parameters", 0),
         buffer_bytes=at_backward.get("buffers", 0),
@@ -156,8 +131,9 @@ def _states(played: Played) -> States:
 
 
 def _scaling(played: Played, plan: Plan, settings: TrainSettings) -> Scaling:
-    larger, before = _play(plan, dataclasses.replace(settings, bs=settings.bs + 1))
-    slope = allocated_peak(larger.run.ledger(), before) - played.allocated.total_bytes
+    """The slope without what the allocator does not split off, which jumps from batch to batch."""
+    larger = play(plan, dataclasses.replace(settings, bs=settings.bs + 1)).run.ledger()
+    slope = allocated_peak(larger, -1) - allocated_peak(played.ledger, -1)
     return Scaling(fixed_bytes=played.allocated.total_bytes - slope * settings.bs, bytes_per_image=slope)
 
 
@@ -167,7 +143,7 @@ def _layers(played: Played) -> tuple[Layer, ...]:
     for tensor in step.scope.parameters.values():
         row = ledger.layers[tensor.storage.id]
         parameters[row] = parameters.get(row, 0) + tensor.num_bytes
-    saved, temporary = played.saved_activations, layer_peaks(ledger)
+    saved, temporary = played.saved_activations, layer_peaks(ledger, -1)
     rows = dict.fromkeys((*ledger.layers,))
     return tuple(
         Layer(

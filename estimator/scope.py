@@ -5,14 +5,17 @@ from __future__ import annotations
 from .errors import InvalidRequest, NotModelled
 from .families import Plan
 from .loops import LOOPS
+from .optimizers import OPTIMIZERS
 from .settings import TrainSettings
+from .step import PARAMETER_DTYPES
+from .units import DType
 
 __all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "warnings"]
 
 NOT_MODELLED = (
     "reserved and device memory: the caching allocator's segments, the CUDA context and libraries",
     "the allocator's unsplit remainders: up to 1 MiB per large block",
-    "cuDNN's own workspace for the patch embedding's convolution",
+    "cuDNN's own workspaces for convolutions",
     "evaluation, the first step, and resuming from a checkpoint",
 )
 
@@ -32,12 +35,23 @@ def check(settings: TrainSettings) -> None:
     for name, modelled, what in _ONLY:
         if getattr(settings, name) != modelled:
             raise NotModelled(f"{what} is not modelled yet; leave out --{name}")
+    _check_optimizer(settings)
     if settings.parallel not in {None, "none"}:
         raise NotModelled(f"--parallel {settings.parallel} is not modelled yet; leave it out")
     if settings.num_classes == 1 and settings.loop == "trainer":
         raise NotModelled("one class makes transformers use a regression loss, which is not modelled; use two or more")
     if settings.train == "lora":
         raise NotModelled("--train lora is not modelled yet; use full or linear-probe")
+
+
+def _check_optimizer(settings: TrainSettings) -> None:
+    name = settings.optim
+    optimizer = OPTIMIZERS[name or LOOPS[settings.loop].optim]
+    if optimizer.refused:
+        raise NotModelled(f"optim {name!r} is not modelled: {optimizer.refused}")
+    dtype = PARAMETER_DTYPES.get(settings.precision, DType.float32)
+    if dtype not in optimizer.dtypes:
+        raise InvalidRequest(f"optim {name!r} has no kernel for {dtype.label} parameters; use --precision bf16")
 
 
 def check_blocks(settings: TrainSettings, plan: Plan) -> None:
@@ -51,14 +65,21 @@ def check_blocks(settings: TrainSettings, plan: Plan) -> None:
             )
 
 
+_ATTENTION = {
+    "sdpa": "fused scaled_dot_product_attention",
+    "eager": "eager attention",
+    "auto": "eager and fused attention as the library mixes them",
+}
+
+
 def assumptions(settings: TrainSettings, plan: Plan) -> tuple[str, ...]:
     """What the figures rest on."""
-    attention = "fused scaled_dot_product_attention" if plan.attn == "sdpa" else "eager attention"
     return (
         LOOPS[settings.loop].assumption,
+        f"optimizer {settings.optim}: {OPTIMIZERS[settings.optim or ''].source}",
         "a steady-state step (the third): optimizer state exists",
-        f"{attention}; CUDA kernels of torch 2.14 on compute capability 8.0 (A100)",
-        f"a classifier of {settings.num_classes} classes",
+        f"{_ATTENTION[plan.attn]}; CUDA kernels of torch 2.14 on compute capability 8.0 (A100)",
+        *([f"a classifier of {settings.num_classes} classes"] if plan.head else []),
     )
 
 
@@ -67,8 +88,9 @@ def warnings(settings: TrainSettings, plan: Plan) -> tuple[str, ...]:
     found = []
     for side, pixels, step in zip(("height", "width"), plan.image_size, plan.patch_size):
         if rest := pixels % step:
+            does = f"adds {step - rest} pixels of zeros" if plan.pads_images else f"ignores {rest} pixels"
             found.append(
-                f"{side} {pixels} is no multiple of the patch size {step}: the library ignores {rest} pixels; "
+                f"{side} {pixels} is no multiple of the patch size {step}: the library {does}; "
                 f"{pixels - rest} and {pixels - rest + step} are"
             )
     return tuple(found)

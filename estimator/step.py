@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from . import ops
 from .engine import Autocast, Module, Run, Scope, Tensor, backward
 from .engine.autograd import ones_like
+from .engine.tensor import Shape
 from .families import Plan
 from .kernels import Kernels
 from .ledger import Ledger
+from .ops.clip import clip_grad_norm
 from .optimizers import OPTIMIZERS, Group
 from .settings import TrainSettings
 from .units import DType
@@ -33,15 +35,17 @@ class Step:
         self.image_size = plan.image_size
         self.run = run = Run(kernels=kernels, parameter_dtype=self.dtype)
         run.start_phase("setup", kind="temporaries")
-        self.workspaces = run.workspace(*(kernels.cublas_workspace_bytes,) * 2)
         self.scope = Scope(run)
         self.model: Module = plan.build(self.scope)
         self._freeze(plan)
-        self._checkpoint(plan)
+        self._checkpoint()
         self.optimizer = OPTIMIZERS[settings.optim or "adamw_torch"]
         self.names: dict[str, object] = {}
-        self.optimizer_state: list[Tensor] = []
-        self.scaler = self.scalars(2) if self.autocast_dtype is DType.float16 else []  # scale and growth tracker
+        self._states: dict[int, list[Tensor]] = {}  # by the parameter's identity
+        self._shared_state: dict[str, Tensor] = {}
+        by_name = self.scope.parameters if settings.loop == "trainer" else {}
+        self._embeddings = {id(p) for name, p in by_name.items() if name in self.scope.embeddings}
+        self.scaler: list[Tensor] = []  # scale and growth tracker, made when the first loss is scaled
 
     @property
     def trained(self) -> dict[str, Tensor]:
@@ -58,11 +62,9 @@ class Step:
             if row in frozen or (settings.train == "linear-probe" and row not in plan.head):
                 parameter.requires_grad = False
 
-    def _checkpoint(self, plan: Plan) -> None:
+    def _checkpoint(self) -> None:
         if self.settings.grad_checkpointing:
-            count = self.settings.checkpoint_layers
-            for block in self.model.blocks[:count]:
-                block.checkpointed = True
+            self.model.enable_checkpointing(self.settings.checkpoint_layers)
 
     @property
     def updated(self) -> dict[str, Tensor]:
@@ -71,33 +73,35 @@ class Step:
 
     @property
     def loss_dtype(self) -> DType:
-        """Autocast computes the loss in fp32, else it has the model's type."""
-        return DType.float32 if self.autocast_dtype else self.dtype
+        """Autocast computes the loss in fp32, else it has the model's type; a model's own loss may pin fp32."""
+        return DType.float32 if self.autocast_dtype or self.model.own_loss else self.dtype
 
     def scalars(self, count: int) -> list[Tensor]:
         """Zero-dimensional fp32 tensors of the loop."""
         return [Tensor.empty(self.run, (), DType.float32, kind="temporaries") for _ in range(count)]
 
-    def num_items(self) -> Tensor:
+    def num_items(self) -> Tensor | None:
         """Trainer's count of the labels in a step's batches: ``sum(labels.ne(-100).sum() for ...)``."""
-        of_one_batch = Tensor.empty(self.run, (), DType.int64, kind="inputs")
-        total = Tensor.empty(self.run, (), DType.int64, kind="inputs")
-        del of_one_batch
+        if self.model.own_loss:
+            return None
+        total = None
+        for _ in range(min(self.settings.accum, 2)):  # a third batch repeats the second
+            counted = Tensor.empty(self.run, (self.settings.bs,), DType.bool, kind="inputs")
+            of_one_batch = Tensor.empty(self.run, (), DType.int64, kind="inputs")
+            widened = self.run.workspace(8 * counted.numel)  # the kernel sums no bytes
+            del widened, counted
+            total = Tensor.empty(self.run, (), DType.int64, kind="inputs")
+            del of_one_batch
         return total
-
-    def make_optimizer_state(self) -> None:
-        """What exists from the end of the first step on."""
-        for parameter in self.updated.values():
-            self.run.layer = parameter.storage.layer
-            self.optimizer_state += [
-                Tensor.empty(self.run, shape, dtype, kind="optimizer_state")
-                for shape, dtype in self.optimizer.state(parameter.shape, parameter.dtype)
-            ]
 
     def images(self, dtype: DType | None = None) -> Tensor:
         """A batch of pixel values [B, 3, H, W]."""
         shape = (self.settings.bs, 3, *self.image_size)
         return Tensor.empty(self.run, shape, dtype or self.dtype, kind="inputs")
+
+    def batch(self) -> tuple[Tensor, Tensor | None]:
+        """Images and labels; a model with its own loss gets no labels."""
+        return self.images(), None if self.model.own_loss else self.labels()
 
     def labels(self) -> Tensor:
         """Class indices [B]."""
@@ -121,9 +125,13 @@ class Step:
 
     def backward(self, loss: Tensor) -> None:
         """``loss.backward()``, through the scaler for fp16."""
+        if self.autocast_dtype is DType.float16 and not self.scaler:
+            self.scaler = self.scalars(2)
         scaled = ops.mul(loss, self.scaler[0]) if self.scaler else loss
         gradient = ones_like(scaled)
+        self.run.in_backward = True
         backward(scaled, gradient)
+        self.run.in_backward = False
         self.run.layer = "model"
 
     def unscale(self) -> Tensor | None:
@@ -140,20 +148,40 @@ class Step:
         return per_device_found_inf
 
     def clip_grad_norm(self) -> Tensor:
-        """Foreach clipping: one norm per gradient, their stack, the total (torch/nn/utils/clip_grad.py)."""
+        """Trainer's clipping to ``max_grad_norm``."""
         grads = [p.accumulator.grad for p in self.trained.values() if p.accumulator and p.accumulator.grad]
-        norms = [Tensor.empty(self.run, (), grad.dtype) for grad in grads]
-        stacked = Tensor.empty(self.run, (len(norms),), self.dtype)
-        total = Tensor.empty(self.run, (), self.dtype)
-        del norms, stacked
-        coefficient = [Tensor.empty(self.run, (), self.dtype) for _ in range(2)]
-        del coefficient
-        return total
+        return clip_grad_norm(grads, self.dtype)
+
+    def construct_optimizer(self, groups: list[Group]) -> None:
+        """What an optimizer makes before the first step, for the parameters that it is handed."""
+        if self.optimizer.at_construction:
+            for group in groups:
+                for parameter in group.parameters:
+                    self._state_of(parameter)
 
     def optimizer_step(self, groups: list[Group]) -> None:
-        """The update of every group in turn."""
-        for group in groups:
-            self.optimizer.step(group)
+        """The update of every group in turn; the first one makes the optimizer's state."""
+        found_inf = self.scalars(1) if self.scaler and self.optimizer.takes_scaler else []
+        self.optimizer.step(groups, self._state_of)
+        del found_inf
+
+    def _state_of(self, parameter: Tensor) -> list[Tensor]:
+        if id(parameter) not in self._states:
+            self.run.layer = parameter.storage.layer
+            kept = self.optimizer.kept
+            if id(parameter) in self._embeddings:
+                kept = self.optimizer.kept_of_embedding or kept
+            self._states[id(parameter)] = [self._made(*wanted) for wanted in kept(parameter.shape, parameter.dtype)]
+            self.run.layer = "model"
+        return self._states[id(parameter)]
+
+    def _made(self, shape: Shape, dtype: DType, shared: str) -> Tensor:
+        if shared in self._shared_state:
+            return self._shared_state[shared]
+        tensor = Tensor.empty(self.run, shape, dtype, kind="optimizer_state")
+        if shared:
+            self._shared_state[shared] = tensor
+        return tensor
 
     def saved_activations(self, ledger: Ledger) -> dict[str, int]:
         """Bytes by layer that the last micro-step's forward leaves for the backward: loss and logits are only names."""

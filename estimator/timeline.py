@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from .ledger import Ledger
 
-__all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_summaries", "snapshot"]
+__all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_summaries", "rounded", "snapshot"]
 
 #: Kinds that a kernel borrows: allocated, but no tensor of the program.
 NOT_TENSORS = frozenset({"workspaces", "rounding"})
@@ -42,24 +42,27 @@ def rounded(num_bytes: int) -> int:
     return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def phase_summaries(ledger: Ledger) -> list[PhaseSummary]:
-    """One summary per entry of ``ledger.phases``, in order; the same name may come several times."""
+def phase_summaries(ledger: Ledger, blocks: Sequence[int]) -> list[PhaseSummary]:
+    """One summary per entry of ``ledger.phases``, in order; the same name may come several times.
+
+    ``blocks`` are the bytes that the allocator handed out for each allocation.
+    """
     tensors = list(accumulate(_deltas(ledger, _tensor_sizes(ledger)), initial=0))
-    blocks = list(accumulate(_deltas(ledger, [rounded(size) for size in ledger.bytes]), initial=0))
+    allocated = list(accumulate(_deltas(ledger, blocks), initial=0))
     return [
         PhaseSummary(
             name=name,
             tensor_peak=_highest(ledger, tensors, name, first, last),
-            allocated_peak=_highest(ledger, blocks, name, first, last),
+            allocated_peak=_highest(ledger, allocated, name, first, last),
             end=Moment(event=last, total_bytes=tensors[last], phase=name, layer="model"),
         )
         for name, first, last in _spans(ledger)
     ]
 
 
-def allocated_peak(ledger: Ledger, phase: int) -> int:
-    """The largest allocated total from the start of ``ledger.phases[phase]`` on, and nothing else."""
-    first = ledger.phases[phase][1]
+def allocated_peak(ledger: Ledger, step: int) -> int:
+    """The largest total of rounded sizes from the start of a step on: without what the allocator does not split off."""
+    first = ledger.first_event(ledger.steps[step])
     return max(list(accumulate(_deltas(ledger, [rounded(size) for size in ledger.bytes]), initial=0))[first:])
 
 
@@ -67,7 +70,7 @@ def _tensor_sizes(ledger: Ledger) -> list[int]:
     return [0 if kind in NOT_TENSORS else size for size, kind in zip(ledger.bytes, ledger.kinds)]
 
 
-def _deltas(ledger: Ledger, sizes: list[int]) -> list[int]:
+def _deltas(ledger: Ledger, sizes: Sequence[int]) -> list[int]:
     return [sizes[event] if event >= 0 else -sizes[~event] for event in ledger.events]
 
 
@@ -85,8 +88,9 @@ def _spans(ledger: Ledger) -> Iterator[tuple[str, int, int]]:
         yield name, first, last
 
 
-def snapshot(ledger: Ledger, event: int) -> dict[str, int]:
-    """Bytes by kind alive after ``event`` events, ``rounding`` included: they add up to the allocated total."""
+def snapshot(ledger: Ledger, blocks: Sequence[int], event: int) -> dict[str, int]:
+    """Bytes by kind alive after ``event`` events: with ``rounding``, what ``blocks`` hold above the requests, they add
+    up to the allocated total."""
     by_kind: dict[str, int] = {}
     rounding = 0
     happened = ledger.events[:event]
@@ -96,20 +100,23 @@ def snapshot(ledger: Ledger, event: int) -> dict[str, int]:
             continue
         size, kind = ledger.bytes[i], ledger.kinds[i]
         by_kind[kind] = by_kind.get(kind, 0) + size
-        rounding += rounded(size) - size
+        rounding += blocks[i] - size
     by_kind["rounding"] = rounding
     return by_kind
 
 
-def layer_peaks(ledger: Ledger) -> dict[str, int]:
-    """Per layer, the most bytes of temporaries and workspaces that were alive at once and made while it ran."""
+def layer_peaks(ledger: Ledger, step: int) -> dict[str, int]:
+    """Per layer, the most bytes of temporaries and workspaces of a step that were alive at once and made while it
+    ran."""
     current: dict[str, int] = {}
     highest: dict[str, int] = {}
     passing = [kind in {"temporaries", "workspaces"} for kind in ledger.kinds]
-    start = ledger.phases[1][1] if len(ledger.phases) > 1 else 0
-    for event in ledger.events[start:]:
+    start = ledger.first_event(ledger.steps[step])
+    born = ledger.events[start:]
+    oldest = min(event for event in born if event >= 0)
+    for event in born:
         i = event if event >= 0 else ~event
-        if not passing[i]:
+        if not passing[i] or i < oldest:
             continue
         layer = ledger.layers[i]
         total = current[layer] = current.get(layer, 0) + (ledger.bytes[i] if event >= 0 else -ledger.bytes[i])

@@ -35,6 +35,7 @@ HF_MAE = (
     "decoder_hidden_size",
     "decoder_num_hidden_layers",
     "decoder_intermediate_size",
+    "norm_pix_loss",
 )
 HF_CLIP = (*HF_ENCODER, "intermediate_size", "attention_dropout")
 HF_DINOV3 = (

@@ -10,8 +10,9 @@ from vitmem.units import DType
 
 @pytest.fixture
 def run() -> Run:
-    """An A100 in fp32, in its forward phase."""
+    """An A100 in fp32, in its forward phase; cuBLAS has its workspace already."""
     run = Run(kernels=Kernels(), parameter_dtype=DType.float32)
+    run.use_cublas()
     run.start_phase("forward", kind="activations")
     return run
 

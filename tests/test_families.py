@@ -53,7 +53,12 @@ def real_model(model, arguments):
         return models.get_model(model.name.removeprefix("torchvision/"), num_classes=1000, **arguments)
     transformers = pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(**{**model.config, **arguments}, num_labels=1000)
-    return getattr(transformers, model.class_name)(config)
+    real = getattr(transformers, model.class_name)(config)
+    if "For" not in model.class_name:
+        from vitmem.validate.heads import LinearClassifier
+
+        return LinearClassifier(real)
+    return real
 
 
 #: Kinds of blocks, pools and tokens that no case of the matrix has.

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from vitmem.errors import InvalidRequest
 
-__all__ = ["SdpaChoice", "scaled_dot_product_attention"]
+__all__ = ["SdpaChoice", "scaled_dot_product_attention", "with_host_seeds"]
 
 aten = torch.ops.aten
 
@@ -32,14 +32,19 @@ class SdpaChoice:
     kernel: str = "auto"
     calls: Counter[str] = dataclasses.field(default_factory=Counter)
 
-    def pick(self, query: Tensor, mask: Tensor | None) -> str:
-        """The first feasible kernel in CUDA's order: flash, efficient, math."""
+    def pick(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> str:
+        """The first feasible kernel in CUDA's order: flash, efficient, math.
+
+        All but math want the last dimension of queries, keys and values dense (check_last_dim_stride_equals_1_dense).
+        """
+        dense = all(tensor.stride(-1) == 1 for tensor in (query, key, value))
         for kernel in ("flash", "efficient", "math") if self.kernel == "auto" else (self.kernel,):
-            if _feasible(kernel, query, mask):
+            if _feasible(kernel, query, mask) and (dense or kernel == "math"):
                 return kernel
         raise InvalidRequest(
             f"the {self.kernel} attention kernel cannot run {query.dtype} heads of width {query.shape[-1]}"
-            f"{' with a mask' if mask is not None else ''}; leave sdpa_kernel on auto"
+            f"{' with a mask' if mask is not None else ''}{'' if dense else ' whose channels are apart in memory'}; "
+            "leave sdpa_kernel on auto"
         )
 
 
@@ -74,7 +79,7 @@ class _Call:
 def scaled_dot_product_attention(choice: SdpaChoice, *args: Any, **kwargs: Any) -> Tensor:
     """``F.scaled_dot_product_attention`` as CUDA runs it."""
     call = _Call(*args, **kwargs)
-    kernel = choice.pick(call.query, call.attn_mask)
+    kernel = choice.pick(call.query, call.key, call.value, call.attn_mask)
     choice.calls[kernel] += 1
     return _KERNELS[kernel](call)
 
@@ -103,6 +108,16 @@ def _efficient(call: _Call) -> Tensor:
     return out
 
 
+def with_host_seeds(outputs: Any, args: Any) -> Any:
+    """What the efficient kernel returns, given its arguments: with dropout, seed and offset are scalars of the host
+    unless a graph is captured (ATen/native/transformers/cuda/attention.cu)."""
+    dropout_p = args[5] if len(args) > 5 else 0.0
+    if not dropout_p:
+        return outputs
+    out, log_sum_exp, *seeds = outputs
+    return (out, log_sum_exp, *(torch.zeros((), dtype=seed.dtype, device="cpu") for seed in seeds))
+
+
 def _cudnn(call: _Call) -> Tensor:
     mask = _expanded(_additive(call.attn_mask, call.query.dtype), call)
     outputs = aten._scaled_dot_product_cudnn_attention(
@@ -113,9 +128,10 @@ def _cudnn(call: _Call) -> Tensor:
 
 
 def _saves(call: _Call) -> bool:
-    """Whether the kernel writes the log-sum-exp that only a backward pass needs."""
-    tensors = (call.query, call.key, call.value, call.attn_mask)
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    """Whether the kernel writes the log-sum-exp that a backward pass needs; the mask is not asked
+    (``should_compute_logsumexp``)."""
+    tensors = (call.query, call.key, call.value)
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 def _math(call: _Call) -> Tensor:

@@ -21,6 +21,7 @@ from vitmem.errors import NotModelled
 
 from .attention import SdpaChoice, scaled_dot_product_attention
 from .autocast_lists import FP32, FP32_SET_OPT_DTYPE, LOWER_PRECISION, PROMOTE
+from .cudnn import batch_norm
 from .rms_norm import fused_rms_norm
 from .tracker import Tracker
 
@@ -79,6 +80,8 @@ class CudaSemantics(TorchFunctionMode):
             special = getattr(self, f"_run_{name}", None)
             if special is not None:
                 return special(func, *args, **kwargs)
+        if name == "linear":
+            return _linear(func, *args, **kwargs)
         return func(*args, **kwargs)
 
     # casts
@@ -127,8 +130,29 @@ class CudaSemantics(TorchFunctionMode):
     def _run_rms_norm(self, func: Any, x: Tensor, shape: Any, weight: Tensor | None = None, eps: Any = None) -> Any:
         return fused_rms_norm(x, shape, weight)
 
+    def _run_batch_norm(self, func: Any, *args: Any, **kwargs: Any) -> Any:
+        return batch_norm(*args, **kwargs)
+
+    def _run___setitem__(self, func: Any, x: Tensor, index: Any, value: Any) -> Any:
+        """A number stays on the host, where meta makes a scalar of it (torch/csrc/autograd/
+        python_variable_indexing.cpp, THPVariable_setitem)."""
+        return func(x, index, torch.tensor(value, dtype=x.dtype, device="cpu") if _is_number(value) else value)
+
     def _run_scaled_dot_product_attention(self, func: Any, *args: Any, **kwargs: Any) -> Any:
         return scaled_dot_product_attention(self._sdpa, *args, **kwargs)
+
+
+def _linear(func: Any, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """A bias that is not fused is added in place to the product, unless a dispatch mode makes the tensors look like a
+    subclass's (ATen/native/Linear.cpp)."""
+    if bias is None or x.dim() < 3 or x.is_contiguous():
+        fused: Tensor = func(x, weight, bias)
+        return fused
+    return torch.matmul(x, weight.t()).add_(bias)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
 
 
 def _half_to_float(x: Tensor, dtype: torch.dtype | None) -> bool:
@@ -195,11 +219,12 @@ def _python_body(func: Any) -> Any:
     """A function of torch written in Python, without the checks that hand it to a function mode; else ``None``.
 
     Called with the mode active, its own calls of torch are seen again: otherwise everything inside
-    ``F.multi_head_attention_forward`` or ``F.cross_entropy`` would run without autocast.
+    ``F.multi_head_attention_forward`` or ``F.cross_entropy`` would run without autocast. A method that ends in
+    ``super()``, such as ``Tensor.unflatten``, is not followed: the C method behind it would be handed back to it.
     """
     if not isinstance(func, types.FunctionType) or not any(check in func.__code__.co_names for check in _CHECKS):
         return None
-    if not func.__module__.startswith("torch."):
+    if not func.__module__.startswith("torch.") or "__class__" in func.__code__.co_freevars:
         return None
     namespace = {**func.__globals__, **dict.fromkeys(_CHECKS, _never)}
     body = types.FunctionType(func.__code__, namespace, func.__name__, func.__defaults__, func.__closure__)

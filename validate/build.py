@@ -10,16 +10,32 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from vitmem.errors import InvalidRequest, NotModelled, VitmemError
 from vitmem.settings import TrainSettings
 
-from . import build_timm, build_transformers
+from . import build_timm, build_torchvision, build_transformers
 from .hub import is_known
 
 __all__ = ["DTYPES", "Built", "build_model", "named_refusals"]
 
 DTYPES = {"pure-fp16": torch.float16, "pure-bf16": torch.bfloat16}
+
+_BUILDERS = {"timm": build_timm, "torchvision": build_torchvision, "transformers": build_transformers}
+
+#: What libraries raise at settings that they do not take; a field of the wrong type is transformers' own error.
+_REFUSALS = (
+    AssertionError,
+    AttributeError,
+    IndexError,
+    NotImplementedError,
+    RuntimeError,
+    StrictDataclassError,
+    TypeError,
+    ValueError,
+    ZeroDivisionError,
+)
 
 _NOT_YET = {"compile": False, "ema": False, "gpus": 1, "offload": "none", "parallel": (None, "none")}
 
@@ -29,12 +45,19 @@ class Built:
     """The model with what the loop needs to know: ``image_size`` is (height, width) in pixels.
 
     ``takes_num_items``: the loss is normalised inside the model, by the ``num_items_in_batch`` that the Trainer passes.
+    ``own_loss``: the model computes its loss from the pixels alone; no labels are fetched, and nobody counts them.
     """
 
     model: nn.Module
     library: str
     image_size: tuple[int, int]
     takes_num_items: bool
+    own_loss: bool = False
+
+    @property
+    def core(self) -> Any:
+        """The library's own module, without a wrapper for the Trainer."""
+        return build_torchvision.unwrapped(build_timm.unwrapped(self.model))
 
 
 def build_model(settings: TrainSettings, device: str = "meta") -> Built:
@@ -52,9 +75,16 @@ def build_model(settings: TrainSettings, device: str = "meta") -> Built:
 
 
 def _build(settings: TrainSettings, device: str) -> Built:
+    if build_torchvision.is_torchvision(settings.model):
+        model, size = build_torchvision.build(settings, device)
+        return Built(model=model, library="torchvision", image_size=size, takes_num_items=False)
     if is_known(settings.model):
         model, size = build_transformers.build(settings, device)
-        return Built(model=model, library="transformers", image_size=size, takes_num_items=_takes_kwargs(model))
+        own_loss = build_transformers.computes_its_loss(model)
+        takes_num_items = _takes_kwargs(model) and not own_loss
+        return Built(
+            model=model, library="transformers", image_size=size, takes_num_items=takes_num_items, own_loss=own_loss
+        )
     model, size = build_timm.build(settings, device)
     return Built(model=model, library="timm", image_size=size, takes_num_items=False)
 
@@ -73,8 +103,6 @@ def _refuse_unmodelled(settings: TrainSettings) -> None:
         value = getattr(settings, name)
         if value not in (usual if isinstance(usual, tuple) else (usual,)):
             raise NotModelled(f"{name}={value!r} cannot be rehearsed on the meta device")
-    if settings.model.startswith("torchvision/"):
-        raise NotModelled(f"{settings.model} cannot be rehearsed on the meta device: timm and transformers only")
     if settings.train == "lora":
         raise NotModelled("train='lora' cannot be rehearsed on the meta device")
     if settings.attn == "flash_attention_2":
@@ -88,7 +116,7 @@ def named_refusals(settings: TrainSettings, doing: str) -> Iterator[None]:
         yield
     except VitmemError:
         raise
-    except (AssertionError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    except _REFUSALS as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         kind = NotModelled if isinstance(error, (AttributeError, NotImplementedError)) else InvalidRequest
         raise kind(f"{settings.model} cannot be {doing} with these settings: {reason}") from error
@@ -98,10 +126,13 @@ def named_refusals(settings: TrainSettings, doing: str) -> Iterator[None]:
 
 
 def _select_trained(built: Built, settings: TrainSettings) -> None:
-    core = build_timm if built.library == "timm" else build_transformers
+    core: Any = _BUILDERS[built.library]
     if settings.train == "linear-probe":
         built.model.requires_grad_(False)
-        for head in core.classifiers(built.model):
+        heads = core.classifiers(built.model)
+        if not heads:
+            raise InvalidRequest(f"{type(built.core).__name__} has no classifier to train alone; use train='full'")
+        for head in heads:
             head.requires_grad_(True)
     if settings.freeze_layers is not None:
         for part in core.first_parts(built.model, settings.freeze_layers):
@@ -116,11 +147,12 @@ def _checkpoint(built: Built, first: int | None) -> None:
     if built.library == "transformers":
         build_transformers.enable_checkpointing(built.model, first)
         return
-    core: Any = build_timm.unwrapped(built.model)
-    if not hasattr(core, "set_grad_checkpointing"):
-        raise InvalidRequest(f"{type(core).__name__} of timm has no gradient checkpointing")
+    if not hasattr(built.core, "set_grad_checkpointing"):
+        raise InvalidRequest(
+            f"{type(built.core).__name__} of {built.library} has no gradient checkpointing; use a model that has it"
+        )
     if first is None:
-        core.set_grad_checkpointing(True)
+        built.core.set_grad_checkpointing(True)
         return
     from timm.models._manipulate import checkpoint
 

@@ -27,7 +27,7 @@ _OVERRIDES = {
     "patch_drop": "patch_drop_rate",
 }
 _TOKENS = ("cls_token", "pos_embed", "reg_token", "dist_token", "absolute_pos_embed")
-_STEMS = ("patch_embed", "norm_pre", "pos_drop", "patch_drop")
+_STEMS = ("patch_embed", "pos_embed", "norm_pre", "pos_drop", "patch_drop", "rope", "rel_pos_bias", "shared_rel_pos")
 
 
 def build(settings: TrainSettings, device: str) -> tuple[nn.Module, tuple[int, int]]:
@@ -47,6 +47,9 @@ def build(settings: TrainSettings, device: str) -> tuple[nn.Module, tuple[int, i
                 raise
             kwargs.pop("img_size")  # a convolutional network is built for no size and takes any
             model = make(settings, kwargs)
+    core = unwrapped(model)
+    if settings.attn == "sdpa" and not any(hasattr(module, "fused_attn") for module in core.modules()):
+        raise InvalidRequest(f"{type(core).__name__} of timm has no fused attention; leave out --attn")
     return model, settings.res or _native_size(unwrapped(model))
 
 

@@ -10,9 +10,10 @@ from torch import nn
 from vitmem.errors import InvalidRequest, NotModelled
 from vitmem.settings import TrainSettings
 
+from .heads import LinearClassifier
 from .hub import find_config
 
-__all__ = ["build", "classifiers", "enable_checkpointing", "first_parts"]
+__all__ = ["build", "classifiers", "computes_its_loss", "enable_checkpointing", "first_parts"]
 
 _OVERRIDES = {
     "patch": "patch_size",
@@ -26,8 +27,8 @@ _OVERRIDES = {
     "drop_path": "drop_path_rate",
 }
 _HIERARCHICAL = {**_OVERRIDES, "dim": "embed_dim"}
-#: These interpolate their position embeddings in forward and keep the configuration's image size.
-_INTERPOLATE = ("dinov2", "dinov2_with_registers")
+#: These take any image in forward and keep the configuration's image size.
+_ANY_SIZE = ("dinov2", "dinov2_with_registers", "dinov3_vit")
 _IGNORED = (
     "architectures",
     "model_type",
@@ -49,9 +50,13 @@ def build(settings: TrainSettings, device: str) -> tuple[nn.Module, tuple[int, i
     model_class = getattr(transformers, class_name, None)
     if model_class is None:
         raise NotModelled(f"this transformers has no class {class_name}")
+    if class_name.endswith("ForPreTraining") and settings.num_classes != TrainSettings().num_classes:
+        raise InvalidRequest(f"{class_name} has no classifier; leave out num_classes")
     options = {} if settings.attn == "auto" else {"attn_implementation": settings.attn}
     with torch.device(device):
         model: nn.Module = model_class._from_config(config, **options)
+        if "For" not in class_name:
+            model = LinearClassifier(model)
     return model, settings.res or _size(config)
 
 
@@ -69,15 +74,21 @@ def _config(settings: TrainSettings, document: dict[str, Any]) -> Any:
 
 def _overrides(settings: TrainSettings, vision: Any, model_type: str) -> dict[str, Any]:
     names = _HIERARCHICAL if hasattr(vision, "embed_dim") else _OVERRIDES
+    if hasattr(vision, "attention_dropout"):
+        names = {**names, "attn_dropout": "attention_dropout"}
     changed = {ours: getattr(settings, name) for name, ours in names.items() if getattr(settings, name) is not None}
     if settings.patch_drop is not None:
         raise InvalidRequest("patch_drop is timm's; transformers models have no such setting")
     if "mlp_ratio" in changed and not hasattr(vision, "mlp_ratio"):
         width = changed.get("hidden_size", vision.hidden_size)
         changed["intermediate_size"] = int(width * changed.pop("mlp_ratio"))
-    if settings.res is not None and model_type not in _INTERPOLATE:
+    if "mlp_ratio" in changed:
+        changed["mlp_ratio"] = float(changed["mlp_ratio"])
+    if settings.res is not None and model_type not in _ANY_SIZE:
         height, width = settings.res
         changed["image_size"] = height if height == width else [height, width]
+    if hasattr(vision, "depths") and (settings.depth or settings.heads):
+        raise InvalidRequest(f"{settings.model} has depths and heads per stage; a folder's config.json can set them")
     for name in changed:
         if not hasattr(vision, name):
             raise InvalidRequest(f"{settings.model} has no setting {name} in its configuration")
@@ -97,9 +108,43 @@ def enable_checkpointing(model: Any, first: int | None) -> None:
         model.gradient_checkpointing_enable()
     except ValueError as error:
         raise InvalidRequest(f"{type(model).__name__} has no gradient checkpointing: {error}") from error
+    if first is None:
+        return
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
-    for layer in layers[len(layers) if first is None else first :]:
+    stages = [layer for layer in layers if _is_stage(layer)]
+    if stages:
+        _keep_first_blocks(stages, first)
+        return
+    for layer in layers[first:]:
         layer.gradient_checkpointing = False
+
+
+def _is_stage(layer: Any) -> bool:
+    """Whether it holds the blocks (Swin) instead of being one."""
+    return isinstance(getattr(layer, "blocks", None), nn.ModuleList)
+
+
+def _blocks_of(layer: Any) -> list[nn.Module]:
+    return list(layer.blocks) if _is_stage(layer) else [layer]
+
+
+def _keep_first_blocks(stages: list[Any], first: int) -> None:
+    """A stage that holds a block beyond the first is not checkpointed as a whole; its first blocks are, one by one."""
+    begins = 0
+    for stage in stages:
+        blocks = list(stage.blocks)
+        kept = first - begins
+        begins += len(blocks)
+        if kept >= len(blocks):
+            continue
+        stage.gradient_checkpointing = False
+        for block in blocks[max(kept, 0) :]:
+            block.gradient_checkpointing = False
+        if kept > 0 and not hasattr(blocks[0], "_gradient_checkpointing_func"):
+            raise InvalidRequest(
+                f"transformers checkpoints a whole {type(stage).__name__}, never a part of it; "
+                f"use --checkpoint-layers {begins - len(blocks)} or {begins}"
+            )
 
 
 def classifiers(model: nn.Module) -> list[nn.Module]:
@@ -114,5 +159,18 @@ def first_parts(model: nn.Module, first: int) -> Iterator[nn.Module]:
         if last == "embeddings":
             yield module
         if last in ("layer", "layers") and isinstance(module, nn.ModuleList):
-            yield from list(module)[:first]
+            blocks = [block for layer in module for block in _blocks_of(layer)]
+            blocks += _decoder_layers(model)
+            yield from blocks[:first]
             return
+
+
+def _decoder_layers(model: nn.Module) -> list[nn.Module]:
+    """The blocks behind the encoder's, of a model that reconstructs its input."""
+    decoder = getattr(model, "decoder", None)
+    return list(getattr(decoder, "decoder_layers", ()))
+
+
+def computes_its_loss(model: nn.Module) -> bool:
+    """Whether the model is pre-trained on its own loss, from pixels alone."""
+    return type(model).__name__.endswith("ForPreTraining")

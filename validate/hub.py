@@ -13,6 +13,10 @@ from vitmem.errors import InvalidRequest, NotModelled, UnknownName, did_you_mean
 __all__ = ["find_config", "is_known"]
 
 _SUFFIX = "ForImageClassification"
+#: Model types that are trained on pixels alone.
+_PRETRAINING = {"vit_mae": "ViTMAEForPreTraining"}
+#: Model types without a classifier, which get one on top of their base model.
+_BASE = {"dinov3_vit": "DINOv3ViTModel"}
 
 
 def find_config(model: str) -> tuple[str, dict[str, Any]]:
@@ -59,7 +63,7 @@ def _from_folder(folder: Path) -> tuple[str, dict[str, Any]]:
 def _class_of(model_type: str) -> str:
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES as NAMES
 
-    name = NAMES.get(model_type)
+    name = _PRETRAINING.get(model_type) or _BASE.get(model_type) or NAMES.get(model_type)
     if name is None:
         raise NotModelled(f"transformers has no image classifier for model_type {model_type!r}")
     return name if isinstance(name, str) else str(name[0])

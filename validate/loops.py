@@ -57,11 +57,13 @@ class Job:
         """A real scaler: made for ``cpu`` it does not ask for a GPU, its tensors follow the loss's device."""
         return torch.amp.GradScaler("cpu", enabled=self.settings.precision == "fp16")
 
-    def batch(self) -> tuple[Tensor, Tensor]:
-        """Images and labels as the data loader hands them to the device."""
+    def batch(self) -> tuple[Tensor, Tensor | None]:
+        """Images and labels as the data loader hands them to the device; no labels for a model with its own loss."""
         images = torch.empty(
             self.settings.bs, 3, *self.built.image_size, dtype=DTYPES.get(self.settings.precision), device=self.device
         )
+        if self.built.own_loss:
+            return images, None
         return images, torch.zeros(self.settings.bs, dtype=torch.int64, device=self.device)
 
     def zero(self, when: str, micro_step: int = 0) -> None:
@@ -113,8 +115,8 @@ def _fetch(job: Job) -> tuple[list[dict[str, Tensor]], Tensor | None]:
     batches = []
     for _ in range(job.settings.accum):
         images, labels = job.batch()
-        batches.append({"pixel_values": images, "labels": labels})
-    num_items = sum((batch["labels"].ne(-100).sum() for batch in batches), start=0)
+        batches.append({"pixel_values": images} if labels is None else {"pixel_values": images, "labels": labels})
+    num_items = sum((batch["labels"].ne(-100).sum() for batch in batches if "labels" in batch), start=0)
     return batches, num_items if isinstance(num_items, Tensor) else None
 
 
@@ -159,12 +161,15 @@ def run_plain(job: Job, recorder: Recorder) -> None:
                     x, y = job.batch()
                 job.zero("before-forward", micro_step)
                 with job.autocast():
-                    out = job.model(x)
-                    out = getattr(out, "logits", out)
-                    loss = F.cross_entropy(out, y)
+                    if y is None:
+                        loss = job.model(x).loss
+                    else:
+                        out = job.model(x)
+                        out = getattr(out, "logits", out)
+                        loss = F.cross_entropy(out, y)
                     if job.settings.accum > 1:
                         loss = loss / job.settings.accum
-                recorder.forward_ended(out, loss)
+                recorder.forward_ended(*([loss] if y is None else [out, loss]))
             job.zero("before-backward", micro_step)
             with recorder.during("backward"):
                 _backward(scaler.scale(loss))
@@ -187,8 +192,9 @@ def run_timm(job: Job, recorder: Recorder) -> None:
                 with recorder.inputs():
                     images, target = next(batches)
                 job.zero("before-forward", micro_step)
-                output, loss = _timm_forward(job, images, target)
-                recorder.forward_ended(output, loss)
+                outputs = _timm_forward(job, images, target)
+                loss = outputs[-1]
+                recorder.forward_ended(*outputs)
             job.zero("before-backward", micro_step)
             with recorder.during("backward"):
                 _backward(scaler.scale(loss))
@@ -200,17 +206,22 @@ def run_timm(job: Job, recorder: Recorder) -> None:
             job.zero("after-step")
 
 
-def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, ...]:
+    """Logits and loss; or the model's own loss, where the loader's targets are not used."""
     from timm.loss import cross_entropy
 
     with job.autocast():
-        output = job.model(images)
-        output = getattr(output, "logits", output)
-        criterion: Any = cross_entropy.LabelSmoothingCrossEntropy
-        loss: Tensor = criterion(smoothing=0.1)(output, target)
+        if job.built.own_loss:
+            outputs: tuple[Tensor, ...] = (job.model(images).loss,)
+        else:
+            output = job.model(images)
+            output = getattr(output, "logits", output)
+            criterion: Any = cross_entropy.LabelSmoothingCrossEntropy
+            outputs = output, criterion(smoothing=0.1)(output, target)
+    loss = outputs[-1]
     if job.settings.accum > 1:
         loss /= job.settings.accum
-    return output, loss
+    return outputs
 
 
 def _prefetched(job: Job, recorder: Recorder) -> Iterator[tuple[Tensor, Tensor]]:

@@ -19,7 +19,7 @@ from vitmem.settings import TrainSettings
 from .attention import SdpaChoice
 from .autocast import CudaSemantics
 from .build import build_model, named_refusals
-from .build_timm import unwrapped
+from .caches import forget_cached_tensors
 from .events import Allocation, Span
 from .loops import LOOPS, Job
 from .measurement import Measurement
@@ -54,6 +54,7 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
     """The third step, allocation by allocation; ``cuda=False`` follows the CPU's rules (fp32, eager attention)."""
     with _quiet(), _as_on_cuda():
         built = build_model(settings, DEVICE)
+        forget_cached_tensors(built.model)
         sdpa = SdpaChoice(kernel=settings.sdpa_kernel)
         optimizer = make_optimizer(settings, built.model)
         watch = Watch(built, optimizer)
@@ -63,7 +64,7 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
             LOOPS[settings.loop](job, watch)
     return Rehearsal(
         library=built.library,
-        class_name=type(unwrapped(built.model)).__name__,
+        class_name=type(built.core).__name__,
         image_size=built.image_size,
         measurement=summarise(watch, backend="meta", device=DEVICE, versions=_versions()),
         events=tuple(watch.tracker.events),
@@ -73,7 +74,7 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
 
 
 def _versions() -> dict[str, str]:
-    packages = ("torch", "timm", "transformers", "accelerate")
+    packages = ("torch", "timm", "transformers", "torchvision", "accelerate")
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
 
 

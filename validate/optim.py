@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -28,6 +29,31 @@ def _adafactor(groups: Groups) -> torch.optim.Optimizer:
     return optimizer
 
 
+def _lion(groups: Groups) -> torch.optim.Optimizer:
+    from timm.optim import lion
+
+    optimizer: torch.optim.Optimizer = lion.Lion(groups, lr=_LR, foreach=True)
+    return optimizer
+
+
+def _schedule_free(class_name: str, *, steps_before: int = 0) -> Callable[[Groups], torch.optim.Optimizer]:
+    """In train mode, after so many steps: RAdam's first four are plain gradient descent."""
+
+    def make(groups: Groups) -> torch.optim.Optimizer:
+        try:
+            schedulefree: Any = importlib.import_module("schedulefree")
+        except ModuleNotFoundError:
+            raise NotModelled("the package schedulefree is not installed: its optimizer cannot be rehearsed") from None
+        optimizer: Any = getattr(schedulefree, class_name)(groups, lr=_LR)
+        optimizer.train()
+        for group in optimizer.param_groups:
+            group["k"] = steps_before
+        made: torch.optim.Optimizer = optimizer
+        return made
+
+    return make
+
+
 _MAKERS: Mapping[str, Callable[[Groups], torch.optim.Optimizer]] = {
     "adamw_torch": lambda groups: torch.optim.AdamW(groups, lr=_LR, foreach=True),
     "adamw_torch_fused": lambda groups: torch.optim.AdamW(groups, lr=_LR, fused=True),
@@ -36,7 +62,15 @@ _MAKERS: Mapping[str, Callable[[Groups], torch.optim.Optimizer]] = {
     "sgd-nesterov": lambda groups: torch.optim.SGD(groups, lr=_LR, momentum=0.9, nesterov=True, foreach=True),
     "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=_LR, foreach=True),
     "rmsprop": lambda groups: torch.optim.RMSprop(groups, lr=_LR, foreach=True),
+    "adam": lambda groups: torch.optim.Adam(groups, lr=_LR, foreach=True),
+    "nadam": lambda groups: torch.optim.NAdam(groups, lr=_LR, foreach=True),
+    "radam": lambda groups: torch.optim.RAdam(groups, lr=_LR, foreach=True),
+    "adamax": lambda groups: torch.optim.Adamax(groups, lr=_LR, foreach=True),
     "adafactor": _adafactor,
+    "lion": _lion,
+    "schedule_free_adamw": _schedule_free("AdamWScheduleFree"),
+    "schedule_free_radam": _schedule_free("RAdamScheduleFree", steps_before=4),
+    "schedule_free_sgd": _schedule_free("SGDScheduleFree"),
 }
 
 

@@ -18,8 +18,9 @@ class _FusedRmsNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, dims: int) -> Tensor:
         rows = x.shape[: x.dim() - dims]
-        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        rstd = torch.empty((*rows, *(1,) * dims), dtype=torch.float32, device=x.device)
+        with torch.enable_grad():  # by its grad mode the tracker knows a recomputed forward; a Function's is off
+            out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+            rstd = torch.empty((*rows, *(1,) * dims), dtype=torch.float32, device=x.device)
         ctx.save_for_backward(x, weight, rstd)
         return out
 

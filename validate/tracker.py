@@ -3,16 +3,17 @@
 A dispatch mode sees each operator that autograd runs, forward and backward; a weak reference to each new storage sees
 it die. Two things differ under a dispatch mode from plain CUDA tensors, both because ``isTensorSubclassLike`` is true
 (torch 2.14, ATen/TensorSubclassLikeUtils.h): the engine sums two gradients out of place
-(torch/csrc/autograd/input_buffer.cpp), and ``index_backward``, ``norm_backward`` and friends pick their functional
-variants (FunctionsManual.cpp). :data:`_TAKES_OVER` undoes it: where the first operand's storage dies with the
-operator, the result is taken to live in that storage.
+(torch/csrc/autograd/input_buffer.cpp), and ``index_backward``, ``gather_backward``, ``norm_backward`` and friends pick
+their functional variants (FunctionsManual.cpp). :data:`_TAKES_OVER` undoes it: where the first operand's storage dies
+with the operator, the result is taken to live in that storage. A view's base owns the storage as well, and the engine
+sums into none on CUDA either.
 """
 
 from __future__ import annotations
 
 import bisect
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,14 +22,23 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .attention import with_host_seeds
+from .cudnn import in_cudnn_format
 from .events import Allocation, Span
+from .layer_norm import in_row_major
 from .layers import MODEL
 
 __all__ = ["Tracker", "is_dense"]
 
 aten = torch.ops.aten
 
-_TAKES_OVER = {aten.add.Tensor, aten.index_put.default, aten.masked_fill.Scalar, aten.masked_fill.Tensor}
+_TAKES_OVER = {
+    aten.add.Tensor,
+    aten.index_put.default,
+    aten.masked_fill.Scalar,
+    aten.masked_fill.Tensor,
+    aten.scatter_add.default,
+}
 
 #: Operators without a meta kernel, with what they return: nothing is read, nothing is allocated.
 _ANSWERS: Mapping[Any, Any] = {
@@ -36,6 +46,13 @@ _ANSWERS: Mapping[Any, Any] = {
     aten._amp_update_scale_.default: lambda scale, *args: scale,
     aten._local_scalar_dense.default: lambda scalar: torch.zeros((), dtype=scalar.dtype).item(),
     aten.equal.default: lambda *args: True,
+}
+
+#: What CUDA's kernels return otherwise than meta's: other strides, scalars of the host.
+_AS_ON_CUDA: Mapping[Any, Callable[[Any, Any], Any]] = {
+    aten.convolution.default: lambda result, args: in_cudnn_format(result, args[0], args[1]),
+    aten.native_layer_norm_backward.default: lambda result, args: in_row_major(result),
+    aten._scaled_dot_product_efficient_attention.default: with_host_seeds,
 }
 
 
@@ -139,10 +156,13 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if answer is not None and _on_meta(args):
             return answer(*args)
         result = func(*args, **(kwargs or {}))
+        corrected = _AS_ON_CUDA.get(func)
+        if corrected is not None and _on_meta(args):
+            result = corrected(result, args)
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type == "meta":
                 self._see(leaf, func)
-        if func in _TAKES_OVER and self._may_take_over():
+        if func in _TAKES_OVER and self._may_take_over() and not (func is aten.add.Tensor and args[0]._is_view()):
             self._expect_inheritance(args[0], result)
         return result
 

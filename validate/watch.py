@@ -83,7 +83,7 @@ class Watch:
         gradients = [(name, p.grad) for name, p in self.built.model.named_parameters() if p.grad is not None]
         for name, gradient in gradients:
             self.tracker.adopt(gradient, kind="gradients", layer=self._layer_of_tensor(name))
-        self.gradient_bytes = _storage_bytes(gradient for _, gradient in gradients)
+        self.gradient_bytes = self._allocated_bytes(gradient for _, gradient in gradients)
 
     def stepped(self) -> None:
         """The optimizer's states on the device, named after the parameter that they belong to."""
@@ -91,17 +91,17 @@ class Watch:
         states = [(self._owned[id(p)], t) for p, state in self._optimizer.state.items() for t in _tensors(state)]
         for name, tensor in states:
             self.tracker.adopt(tensor, kind="optimizer_state", layer=self._layer_of_tensor(name))
-        self.optimizer_bytes = _storage_bytes(tensor for _, tensor in states)
+        self.optimizer_bytes = self._allocated_bytes(tensor for _, tensor in states)
+
+    def _allocated_bytes(self, tensors: Iterable[Tensor]) -> int:
+        """Each allocation once: the gradients of a packed bias are views of one, and one summed in place into a part
+        of a larger tensor keeps all of it."""
+        events = {id(event): event.bytes for tensor in tensors if (event := self.tracker.find(tensor)) is not None}
+        return sum(events.values())
 
 
 def _tensors(state: dict[str, Any]) -> Iterator[Tensor]:
     return (value for value in state.values() if isinstance(value, Tensor) and value.device.type == "meta")
-
-
-def _storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Each storage once: the gradients of a packed bias are views of one."""
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(storages.values())
 
 
 def _entering(tracker: Tracker, layer: str) -> Callable[..., None]:

@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "main", "program"]
 COMMANDS: Mapping[str, str] = {
     "estimate": "What one configuration needs: the peak, what it is made of, layer by layer.",
     "models": "The models that are known by name.",
+    "gpus": "The GPUs that are known by name: memory, compute capability, peak rates.",
     "validate": "Run or rehearse the real step and compare it with the estimate.",
 }
 

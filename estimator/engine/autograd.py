@@ -222,7 +222,10 @@ def _validated(outputs: list[Tensor | None], i: int, edge: Edge) -> Tensor:
 
 
 def _add(buffer: list[Tensor | None], position: int, outputs: list[Tensor | None], i: int) -> None:
-    """InputBuffer::add. The sum reuses the first gradient's memory when the buffer is its only owner."""
+    """InputBuffer::add. The sum reuses the first gradient's memory when the buffer is its only owner.
+
+    A view's base owns the memory too: also without grad mode, the view remembers it (VariableTypeUtils.h, as_view).
+    """
     new, outputs[i] = outputs[i], None
     if new is None:
         return
@@ -232,17 +235,23 @@ def _add(buffer: list[Tensor | None], position: int, outputs: list[Tensor | None
     old_is_ours = getrefcount(buffer[position]) == 2 and getrefcount(buffer[position].storage) == 2  # type: ignore[union-attr]
     old = buffer[position]
     assert old is not None
-    if old_is_ours and is_dense(old.shape, old.strides):
+    if old_is_ours and not old.is_view and is_dense(old.shape, old.strides):
         return
     strides = pointwise_strides(old.shape, (old, new))
     buffer[position] = Tensor.empty(old.run, old.shape, old.dtype, strides=strides)
 
 
 def sum_to(x: Tensor, shape: Shape) -> Tensor:
-    """``at::sum_to``: sum the broadcast dimensions away; a kernel may borrow scratch for the reduction."""
+    """``at::sum_to``: sum the broadcast dimensions away; with fewer of them than before the result is a view.
+
+    A kernel may borrow scratch for the reduction.
+    """
     from ..ops.reduce import reduced
 
-    return x if x.shape == shape else reduced(x, shape)
+    if x.shape == shape:
+        return x
+    out = reduced(x, shape)
+    return out.alias(shape, out.strides) if shape and len(shape) < len(x.shape) else out
 
 
 def ones_like(x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ __all__ = ["Module", "Scope"]
 class Scope:
     """Where a module stands in its model: its path, the row of the per-layer table, the parameters made so far."""
 
-    __slots__ = ("buffers", "layer", "layer_norms", "parameters", "path", "run", "unused")
+    __slots__ = ("buffers", "embeddings", "layer", "layer_norms", "parameters", "path", "run", "unused", "used")
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -26,7 +26,9 @@ class Scope:
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
         self.unused: set[str] = set()
+        self.used = True
         self.layer_norms: set[str] = set()
+        self.embeddings: set[str] = set()
 
     def __truediv__(self, name: str) -> Scope:
         """The child ``name``, in the same row of the per-layer table."""
@@ -34,6 +36,8 @@ class Scope:
         child.path = f"{self.path}.{name}" if self.path else name
         child.layer, child.parameters, child.buffers = self.layer, self.parameters, self.buffers
         child.unused, child.layer_norms = self.unused, self.layer_norms
+        child.embeddings = self.embeddings
+        child.used = self.used
         return child
 
     def row(self, name: str) -> Scope:
@@ -42,6 +46,11 @@ class Scope:
         child.layer = child.path
         return child
 
+    def without_gradients(self) -> Scope:
+        """This place, for a part of the model that the loss does not depend on."""
+        self.used = False
+        return self
+
     def parameter(self, name: str, *shape: int, dtype: DType | None = None, used: bool = True) -> Tensor:
         """A trainable leaf; its type is the run's unless the library pins one. Unused, it never gets a gradient."""
         tensor = self._state(shape, dtype or self.run.parameter_dtype, "parameters")
@@ -49,7 +58,7 @@ class Scope:
         tensor.accumulator = AccumulateGrad(tensor)
         path = (self / name).path
         self.parameters[path] = tensor
-        if not used:
+        if not (used and self.used):
             self.unused.add(path)
         return tensor
 
@@ -57,6 +66,10 @@ class Scope:
         """A registered buffer."""
         tensor = self.buffers[(self / name).path] = self._state(shape, dtype, "buffers")
         return tensor
+
+    def cached(self, *shape: int, dtype: DType) -> Tensor:
+        """What the library makes in its first forward pass and keeps for good, but registers nowhere."""
+        return self._state(shape, dtype, "activations")
 
     def _state(self, shape: Shape, dtype: DType, kind: str) -> Tensor:
         outer, self.run.layer = self.run.layer, self.layer
@@ -74,6 +87,10 @@ class Module:
 
     #: Whether the library's ``forward`` takes ``**kwargs``, so that Trainer hands it ``num_items_in_batch``.
     takes_loss_kwargs = False
+    #: Whether the model then divides its summed loss by that number, or ignores it and takes the mean.
+    uses_num_items = True
+    #: Whether a whole model returns its own loss first, from the images alone: no loop fetches labels for it.
+    own_loss = False
     #: Parameters that a whole model exempts from weight decay by name (timm's ``no_weight_decay``).
     no_weight_decay: frozenset[str] = frozenset()
     #: The repeated blocks of a whole model, in order.
@@ -95,6 +112,11 @@ class Module:
         result = self.forward(*args)
         run.layer = outer
         return result
+
+    def enable_checkpointing(self, count: int | None) -> None:
+        """Checkpoint the first ``count`` blocks of a whole model (None: all): one by one, unless its library differs."""
+        for block in self.blocks[:count]:
+            block.checkpointed = True
 
     def forward(self, *args: Any) -> Any:
         """The library's ``forward``."""

@@ -40,12 +40,15 @@ class Run:
         "events",
         "frame",
         "grad_enabled",
+        "handles",
+        "in_backward",
         "kernels",
         "kind",
         "layer",
         "parameter_dtype",
         "phases",
         "sequence",
+        "steps",
     )
 
     def __init__(self, *, kernels: Kernels, parameter_dtype: DType) -> None:
@@ -56,20 +59,32 @@ class Run:
         self.frame: Frame | None = None
         self.attention_kernel: str | None = None
         self.sequence = 0  # of the last autograd node
+        self.in_backward = False
+        self.handles: dict[bool, Storage] = {}  # cuBLAS workspaces: of the main thread, of the autograd thread
         self.kind = "temporaries"
         self.layer = "model"
         self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
         self.events: list[int] = []
         self.phases: list[tuple[str, int]] = []
+        self.steps: list[int] = []  # the phases with which a training step begins
 
     def workspace(self, *sizes: int) -> list[Storage]:
         """Memory a kernel borrows from the allocator: counted as allocated, not as a tensor. Drop it to free it."""
         return [Storage(self, num_bytes, "workspaces") for num_bytes in sizes if num_bytes > 0]
 
+    def use_cublas(self) -> None:
+        """The calling thread's workspace, from its first matrix product on and for good."""
+        if self.in_backward not in self.handles:
+            self.handles[self.in_backward] = Storage(self, self.kernels.cublas_workspace_bytes, "workspaces")
+
     def start_phase(self, name: str, *, kind: str) -> None:
         """From here on allocations belong to phase ``name`` and are of ``kind`` unless they say otherwise."""
         self.kind = kind
         self.phases.append((name, len(self.events)))
+
+    def start_step(self) -> None:
+        """The next phase is the first of a training step."""
+        self.steps.append(len(self.phases))
 
     @contextmanager
     def no_grad(self) -> Iterator[None]:
@@ -89,6 +104,7 @@ class Run:
             layers=layers,
             events=tuple(self.events),
             phases=tuple(self.phases),
+            steps=tuple(self.steps),
         )
 
 

@@ -97,19 +97,24 @@ def is_dense(shape: Shape, strides: Shape) -> bool:
 
 @lru_cache(maxsize=4096)
 def dense_strides_like(shape: Shape, strides: Shape) -> Shape:
-    """Dense strides in the same order of dimensions: ``empty_like`` of a view, and an element-wise result.
+    """Dense strides in the same order of dimensions: ``empty_like`` of a view (ATen, ``infer_dense_strides``)."""
+    return strides if is_dense(shape, strides) else _iterated_strides(shape, (strides,))
 
-    ``infer_dense_strides`` and ``TensorIteratorBase::reorder_dimensions`` (aten/src/ATen) sort by stride and keep the
-    order of ties; broadcast dimensions (stride 0) stay where they are among their neighbours.
-    """
-    if is_dense(shape, strides):
-        return strides
+
+@lru_cache(maxsize=4096)
+def _iterated_strides(shape: Shape, operands: tuple[Shape, ...]) -> Shape:
+    """``TensorIteratorBase::reorder_dimensions`` (aten/src/ATen/TensorIterator.cpp): an insertion sort of the
+    dimensions by stride, each operand deciding what those before it leave open. What all leave open stays in order."""
     order = list(range(len(shape)))[::-1]  # fastest first
     for i in range(1, len(order)):
-        j = i
-        while j > 0 and _is_faster(order[j], order[j - 1], shape, strides):
-            order[j], order[j - 1] = order[j - 1], order[j]
-            j -= 1
+        at = i
+        for j in range(i - 1, -1, -1):
+            comparison = _compared(order[j], order[at], shape, operands)
+            if comparison > 0:
+                order[j], order[at] = order[at], order[j]
+                at = j
+            elif comparison < 0:
+                break
     result = [1] * len(shape)
     step = 1
     for dim in order:
@@ -118,17 +123,30 @@ def dense_strides_like(shape: Shape, strides: Shape) -> Shape:
     return tuple(result)
 
 
-def _is_faster(a: int, b: int, shape: Shape, strides: Shape) -> bool:
-    if strides[a] == 0 or strides[b] == 0:
-        return False
-    if strides[a] != strides[b]:
-        return strides[a] < strides[b]
-    return shape[a] < shape[b]
+def _compared(a: int, b: int, shape: Shape, operands: tuple[Shape, ...]) -> int:
+    """1 if dimension ``a`` belongs outside ``b``, -1 if inside, 0 if nobody knows; broadcast dimensions say nothing."""
+    for strides in operands:
+        if strides[a] == 0 or strides[b] == 0:
+            continue
+        if strides[a] != strides[b]:
+            return 1 if strides[a] > strides[b] else -1
+        if shape[a] > shape[b]:
+            return 1
+    return 0
+
+
+def _broadcast_strides(x: Tensor, shape: Shape) -> Shape:
+    missing = len(shape) - len(x.shape)
+    own = (0 if have == 1 and want != 1 else step for have, step, want in zip(x.shape, x.strides, shape[missing:]))
+    return (*(0,) * missing, *own)
 
 
 def pointwise_strides(shape: Shape, operands: tuple[Tensor, ...]) -> Shape:
-    """Strides of an element-wise result: those of the first operand of full shape, made dense."""
-    for operand in operands:
-        if operand.shape == shape:
-            return dense_strides_like(shape, operand.strides)
-    return contiguous_strides(shape)
+    """Strides of an element-wise result: row-major if all operands are, else in the order of their dimensions."""
+    if all(x.shape == shape for x in operands):
+        if all(x.is_contiguous for x in operands):
+            return contiguous_strides(shape)
+        strides = operands[0].strides
+        if all(x.strides == strides for x in operands):
+            return dense_strides_like(shape, strides)
+    return _iterated_strides(shape, tuple([_broadcast_strides(x, shape) for x in operands]))

@@ -24,6 +24,8 @@ __all__ = [
     "classify",
     "pair",
     "read_config",
+    "require_a_patch",
+    "require_floats",
 ]
 
 LossOf = Callable[[Tensor], Tensor]
@@ -68,13 +70,20 @@ class AttentionConfig(Protocol):
     def attn(self) -> str: ...
 
 
-class EncoderConfig(AttentionConfig, Protocol):
-    """What :class:`EncoderLayer` reads from a family's config."""
+class MlpConfig(Protocol):
+    """What :class:`Mlp` reads from a family's config."""
 
+    @property
+    def hidden_size(self) -> int: ...
     @property
     def intermediate_size(self) -> int: ...
     @property
     def hidden_act(self) -> str: ...
+
+
+class EncoderConfig(AttentionConfig, MlpConfig, Protocol):
+    """What :class:`EncoderLayer` reads from a family's config."""
+
     @property
     def hidden_dropout_prob(self) -> float: ...
 
@@ -84,10 +93,21 @@ def pair(value: Any) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
-def read_config(name: str, config: Mapping[str, Any], settings: TrainSettings, known: frozenset[str]) -> dict[str, Any]:
-    """config.json with the user's settings put in: the fields that a family knows, as constructor arguments."""
+def read_config(
+    name: str,
+    config: Mapping[str, Any],
+    settings: TrainSettings,
+    known: frozenset[str],
+    overrides: Mapping[str, str] = OVERRIDES,
+    *,
+    divisible: bool = False,
+) -> dict[str, Any]:
+    """config.json with the user's settings put in: the fields that a family knows, as constructor arguments.
+
+    ``overrides`` name the field of a setting; ``divisible``: the class refuses heads that do not divide the width.
+    """
     fields = {field: value for field, value in config.items() if field in known}
-    for setting, field in OVERRIDES.items():
+    for setting, field in overrides.items():
         value = getattr(settings, setting)
         if field in known and value is not None:
             fields[field] = value
@@ -95,29 +115,44 @@ def read_config(name: str, config: Mapping[str, Any], settings: TrainSettings, k
             raise InvalidRequest(f"{name} has no {field}; leave out --{setting.replace('_', '-')}")
     fields["image_size"] = settings.res or pair(fields["image_size"])
     fields["patch_size"] = pair(settings.patch or fields["patch_size"])
-    if "intermediate_size" in known and (settings.mlp_ratio is not None or settings.dim is not None):
-        ratio = settings.mlp_ratio or fields["intermediate_size"] / config["hidden_size"]
-        fields["intermediate_size"] = int(fields["hidden_size"] * ratio)
+    if "intermediate_size" in known and settings.mlp_ratio is not None:  # else config.json's own width stays
+        fields["intermediate_size"] = int(fields["hidden_size"] * settings.mlp_ratio)
     fields["attn"] = "sdpa" if settings.attn == "auto" else settings.attn
-    _check(name, fields)
+    _check(name, fields, divisible=divisible)
     return fields
 
 
-def _check(name: str, fields: Mapping[str, Any]) -> None:
-    if fields["hidden_size"] % fields["num_attention_heads"]:
+def _check(name: str, fields: Mapping[str, Any], *, divisible: bool) -> None:
+    if divisible and fields["hidden_size"] % fields["num_attention_heads"]:
         raise InvalidRequest(
             f"hidden_size {fields['hidden_size']} is not divisible by {fields['num_attention_heads']} heads; "
             "the library refuses it"
         )
+    if fields["hidden_size"] < fields["num_attention_heads"]:
+        raise InvalidRequest(
+            f"hidden_size {fields['hidden_size']} leaves nothing to {fields['num_attention_heads']} heads"
+        )
     if fields.get("hidden_act", "gelu") not in ACTIVATIONS:
         raise NoFamily(f"{name}: activation {fields['hidden_act']!r} is not modelled")
+    if fields.get("num_channels", 3) != 3:
+        raise InvalidRequest(f"{name} takes images of {fields['num_channels']} channels; the loops' images have 3")
     if fields["attn"] == "flash_attention_2":
         raise NotModelled(f"{name}: the flash-attn package is not modelled; --attn sdpa runs torch's own flash kernel")
-    for size, patch in zip(fields["image_size"], fields["patch_size"]):
-        if size < patch:
-            raise InvalidRequest(
-                f"res {size} is smaller than one patch of {patch} pixels; raise --res or lower --patch"
-            )
+    require_a_patch(fields["image_size"], fields["patch_size"])
+
+
+def require_a_patch(image: tuple[int, int], patch: tuple[int, int]) -> None:
+    """The convolution refuses an image that is smaller than its kernel."""
+    for size, step in zip(image, patch):
+        if size < step:
+            raise InvalidRequest(f"res {size} is smaller than one patch of {step} pixels; raise --res or lower --patch")
+
+
+def require_floats(name: str, config: Mapping[str, Any], *fields: str) -> None:
+    """transformers' configurations refuse a whole number where a field is declared ``float``."""
+    for field in fields:
+        if isinstance(value := config[field], int):
+            raise InvalidRequest(f"{name}: {field} is {value} in config.json; the library wants it as {float(value)}")
 
 
 class PatchEmbeddings(Module):
@@ -132,10 +167,17 @@ class PatchEmbeddings(Module):
 
 
 def eager_attention(
-    query: Tensor, key: Tensor, value: Tensor, dropout: float, softmax_dtype: DType | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    softmax_dtype: DType | None,
+    attention_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """``eager_attention_forward``: softmax in fp32 and cast back, or (DINOv2) as it comes; the weights are returned."""
     weights = ops.mul(ops.matmul(query, ops.transpose(key, 2, 3)), 1.0)
+    if attention_mask is not None:
+        weights = ops.add(weights, attention_mask)
     weights = (
         ops.softmax(weights) if softmax_dtype is None else ops.to(ops.softmax(weights, softmax_dtype), query.dtype)
     )
@@ -146,10 +188,15 @@ def eager_attention(
 
 
 def sdpa_attention(
-    query: Tensor, key: Tensor, value: Tensor, dropout: float, softmax_dtype: DType | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    softmax_dtype: DType | None,
+    attention_mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """integrations/sdpa_attention.py without a mask; the softmax is the kernel's own."""
-    output = ops.scaled_dot_product_attention(query, key, value, dropout)
+    """integrations/sdpa_attention.py; the softmax is the kernel's own."""
+    output = ops.scaled_dot_product_attention(query, key, value, dropout, attention_mask)
     output = ops.contiguous(ops.transpose(output, 1, 2))
     return output, None
 
@@ -158,7 +205,10 @@ ATTENTIONS = {"eager": eager_attention, "sdpa": sdpa_attention}
 
 
 class Attention(Module):
-    """``ViTAttention``: separate q, k, v projections, each of which casts its own copy of the input."""
+    """``ViTAttention``: separate q, k, v projections, each of which casts its own copy of the input.
+
+    Heads that do not divide the width make the attention narrower: their size is rounded down.
+    """
 
     def __init__(self, scope: Scope, config: AttentionConfig, *, softmax_dtype: DType | None = DType.float32) -> None:
         super().__init__(scope)
@@ -166,10 +216,11 @@ class Attention(Module):
         self.softmax_dtype = softmax_dtype
         self.head_dim = width // config.num_attention_heads
         self.dropout, self.attend = config.attention_probs_dropout_prob, ATTENTIONS[config.attn]
-        self.q_proj = Linear(scope / "q_proj", width, width, bias=config.qkv_bias)
-        self.k_proj = Linear(scope / "k_proj", width, width, bias=config.qkv_bias)
-        self.v_proj = Linear(scope / "v_proj", width, width, bias=config.qkv_bias)
-        self.o_proj = Linear(scope / "o_proj", width, width)
+        inner = config.num_attention_heads * self.head_dim
+        self.q_proj = Linear(scope / "q_proj", width, inner, bias=config.qkv_bias)
+        self.k_proj = Linear(scope / "k_proj", width, inner, bias=config.qkv_bias)
+        self.v_proj = Linear(scope / "v_proj", width, inner, bias=config.qkv_bias)
+        self.o_proj = Linear(scope / "o_proj", inner, width)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         b, n, _ = x.shape
@@ -185,7 +236,7 @@ class Attention(Module):
 class Mlp(Module):
     """``ViTMLP``, ``Dinov2MLP``."""
 
-    def __init__(self, scope: Scope, config: EncoderConfig) -> None:
+    def __init__(self, scope: Scope, config: MlpConfig) -> None:
         super().__init__(scope)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.fc1 = Linear(scope / "fc1", config.hidden_size, config.intermediate_size)

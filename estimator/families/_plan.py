@@ -24,7 +24,8 @@ class Plan:
 
     ``blocks`` are the paths of what ``--freeze-layers`` and ``--checkpoint-layers`` count, in order.
     ``head`` and ``stem`` are the rows of the classifier and of all that comes before the blocks.
-    ``attn`` is what really runs.
+    ``attn`` is what really runs, ``auto`` where eager and fused attention are mixed.
+    A remainder of pixels over ``patch_size`` is ignored, or with ``pads_images`` filled up with zeros.
     """
 
     model: ModelConfig
@@ -38,6 +39,8 @@ class Plan:
     attn: str
     resolved: Mapping[str, Any]
     assumptions: tuple[str, ...] = ()
+    not_modelled: tuple[str, ...] = ()
+    pads_images: bool = False
 
 
 def apply_overrides(config: ConfigT, settings: TrainSettings, fields: Mapping[str, str]) -> ConfigT:

@@ -14,7 +14,7 @@ from .. import ops
 from ..engine import Module, Scope, Tensor
 from ..settings import TrainSettings
 from ..units import DType
-from ._hf import Attention, LossOf, Mlp, PatchEmbeddings, read_config
+from ._hf import Attention, LossOf, Mlp, PatchEmbeddings, read_config, require_a_patch
 from ._plan import Plan
 from .nn import LayerNorm, LayerScale, Linear
 
@@ -72,6 +72,7 @@ def plan(model: ModelConfig, settings: TrainSettings, prefix: str = "dinov2") ->
     """The model that ``AutoModelForImageClassification.from_config`` builds; raises where transformers would."""
     fields = read_config(model.name, model.config, dataclasses.replace(settings, res=None), KNOWN)
     config = Config(**fields, input_size=settings.res or fields["image_size"])
+    require_a_patch(config.input_size, config.patch_size)
     return Plan(
         model=model,
         build=partial(ForImageClassification, config=config, prefix=prefix),

@@ -6,8 +6,20 @@ from collections.abc import Callable
 
 from .. import ops
 from ..engine import Module, Scope, Tensor
+from ..units import DType
 
-__all__ = ["Conv2d", "Dropout", "LayerNorm", "LayerScale", "Linear", "Norm", "RmsNorm", "drop_path"]
+__all__ = [
+    "BatchNorm2d",
+    "Conv2d",
+    "Dropout",
+    "Embedding",
+    "LayerNorm",
+    "LayerScale",
+    "Linear",
+    "Norm",
+    "RmsNorm",
+    "drop_path",
+]
 
 Norm = Callable[[Scope, int], "LayerNorm | RmsNorm"]
 
@@ -49,16 +61,43 @@ class RmsNorm(Module):
 
 
 class Conv2d(Module):
-    """``torch.nn.Conv2d`` whose stride is its kernel: a patch embedding."""
+    """``torch.nn.Conv2d``; unless said, its stride is its kernel: a patch embedding."""
 
-    def __init__(self, scope: Scope, inputs: int, outputs: int, kernel: tuple[int, int], *, bias: bool = True) -> None:
+    def __init__(
+        self,
+        scope: Scope,
+        inputs: int,
+        outputs: int,
+        kernel: tuple[int, int],
+        *,
+        stride: int | None = None,
+        padding: int = 0,
+        groups: int = 1,
+        bias: bool = True,
+    ) -> None:
         super().__init__(scope)
-        self.weight = scope.parameter("weight", outputs, inputs, *kernel)
+        self.weight = scope.parameter("weight", outputs, inputs // groups, *kernel)
         self.bias = scope.parameter("bias", outputs) if bias else None
-        self.stride = kernel
+        self.stride = kernel if stride is None else (stride, stride)
+        self.padding = (padding, padding)
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.conv2d(x, self.weight, self.bias, self.stride)
+        return ops.conv2d(x, self.weight, self.bias, self.stride, self.padding)
+
+
+class BatchNorm2d(Module):
+    """``torch.nn.BatchNorm2d`` in training: [B, C, H, W], with running statistics."""
+
+    def __init__(self, scope: Scope, channels: int) -> None:
+        super().__init__(scope)
+        self.weight = scope.parameter("weight", channels)
+        self.bias = scope.parameter("bias", channels)
+        for name in ("running_mean", "running_var"):
+            scope.buffer(name, channels, dtype=scope.run.parameter_dtype)
+        scope.buffer("num_batches_tracked", dtype=DType.int64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.batch_norm(x, self.weight, self.bias)
 
 
 class Dropout(Module):
@@ -70,6 +109,18 @@ class Dropout(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.dropout(x, self.rate)
+
+
+class Embedding(Module):
+    """``torch.nn.Embedding``: a table [rows, width]."""
+
+    def __init__(self, scope: Scope, rows: int, width: int) -> None:
+        super().__init__(scope)
+        self.weight = scope.parameter("weight", rows, width)
+        scope.embeddings.add((scope / "weight").path)
+
+    def forward(self, index: Tensor) -> Tensor:
+        return ops.embedding(self.weight, index)
 
 
 class LayerScale(Module):

@@ -5,7 +5,7 @@ Shapes: B images, H x W grid, C width, w window, N = w * w tokens of a window.
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,9 @@ from ..settings import TrainSettings
 from ..units import DType
 from ._plan import Plan, linear_rates
 from ._timm_layers import PatchEmbed, Sequential
-from ._timm_swin_config import Config, Pair, configured
-from .nn import Dropout, LayerNorm, Linear, drop_path
+from ._timm_swin_config import Pair, SwinV1Config, configured
+from ._timm_windows import Head, Mlp, PatchMerging, WindowBlock, plan_in_stages
+from .nn import LayerNorm, Linear, drop_path
 
 if TYPE_CHECKING:
     from ..catalog import ModelConfig
@@ -26,48 +27,16 @@ __all__ = ["plan"]
 
 def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
     """The model that ``timm.create_model(name, img_size=..., ...)`` builds; raises where timm would."""
-    config = configured(model, settings)
-    return Plan(
-        model=model,
-        build=partial(SwinTransformer, config=config),
-        image_size=config.img_size,
-        patch_size=config.patch_size,
-        num_tokens=math.prod(config.stage_grid(0)),
-        blocks=tuple(f"layers.{i}.blocks.{j}" for i, depth in enumerate(config.depths) for j in range(depth)),
-        head=("head",),
-        stem=("model", "patch_embed"),
-        attn="sdpa" if config.fused_attn else "eager",
-        resolved={
-            "patch": config.patch_size[0],
-            "window": config.stage_window(0)[0],
-            "dim": config.embed_dim,
-            "mlp_ratio": config.mlp_ratio,
-            "dropout": config.drop_rate,
-            "attn_dropout": config.attn_drop_rate,
-            "drop_path": config.drop_path_rate,
-            "patch_drop": 0.0,
-        },
-    )
-
-
-def _partition(x: Tensor, window: Pair) -> Tensor:
-    """``window_partition``: [B, H, W, C] -> [B * windows, h, w, C], a copy."""
-    b, height, width, c = x.shape
-    x = ops.view(x, b, height // window[0], window[0], width // window[1], window[1], c)
-    return ops.view(ops.contiguous(ops.permute(x, 0, 1, 3, 2, 4, 5)), -1, window[0], window[1], c)
-
-
-def _reverse(windows: Tensor, window: Pair, height: int, width: int) -> Tensor:
-    """``window_reverse``: [B * windows, h, w, C] -> [B, H, W, C], a copy."""
-    c = windows.shape[-1]
-    x = ops.view(windows, -1, height // window[0], width // window[1], window[0], window[1], c)
-    return ops.view(ops.contiguous(ops.permute(x, 0, 1, 3, 2, 4, 5)), -1, height, width, c)
+    config = configured(SwinV1Config, model, settings)
+    config = dataclasses.replace(config, fused_attn=settings.attn == "sdpa")
+    attn = "sdpa" if config.fused_attn else "eager"
+    return plan_in_stages(model, config, partial(SwinTransformer, config=config), stages="layers", attn=attn)
 
 
 class WindowAttention(Module):
     """Packed qkv and a learnt bias per relative position; [B * windows, N, C]."""
 
-    def __init__(self, scope: Scope, config: Config, dim: int, heads: int, window: Pair) -> None:
+    def __init__(self, scope: Scope, config: SwinV1Config, dim: int, heads: int, window: Pair) -> None:
         super().__init__(scope)
         self.heads, self.area = heads, window[0] * window[1]
         self.fused_attn = config.fused_attn
@@ -88,68 +57,40 @@ class WindowAttention(Module):
         b, n, c = x.shape
         qkv = ops.permute(ops.reshape(self.qkv(x), b, n, 3, self.heads, -1), 2, 0, 3, 1, 4)
         q, k, v = ops.unbind(qkv, 0)
-        x = self._fused(q, k, v, mask) if self.fused_attn else self._eager(q, k, v, mask)
+        if self.fused_attn:
+            attn_mask = self._bias()
+            if mask is not None:
+                windows = mask.shape[0]
+                mask = ops.expand(ops.view(mask, 1, windows, 1, n, n), b // windows, -1, self.heads, -1, -1)
+                attn_mask = ops.add(attn_mask, ops.reshape(mask, -1, self.heads, n, n))
+            x = ops.scaled_dot_product_attention(q, k, v, self.attn_drop, attn_mask)
+        else:
+            q = ops.mul(q, 1.0)
+            attn = ops.matmul(q, ops.transpose(k, 2, 3))
+            attn = ops.add(attn, self._bias())
+            if mask is not None:
+                windows = mask.shape[0]
+                attn = ops.add(ops.view(attn, -1, windows, self.heads, n, n), ops.view(mask, 1, windows, 1, n, n))
+                attn = ops.view(attn, -1, self.heads, n, n)
+            attn = ops.softmax(attn)
+            attn = ops.dropout(attn, self.attn_drop)
+            x = ops.matmul(attn, v)
         x = ops.reshape(ops.transpose(x, 1, 2), b, n, c)
         x = self.proj(x)
         x = ops.dropout(x, self.proj_drop)
         return x
 
-    def _fused(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        b, _, n, _ = q.shape
-        attn_mask = self._bias()
-        if mask is not None:
-            windows = mask.shape[0]
-            mask = ops.expand(ops.view(mask, 1, windows, 1, n, n), b // windows, -1, self.heads, -1, -1)
-            attn_mask = ops.add(attn_mask, ops.reshape(mask, -1, self.heads, n, n))
-        return ops.scaled_dot_product_attention(q, k, v, self.attn_drop, attn_mask)
 
-    def _eager(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        n = q.shape[2]
-        q = ops.mul(q, 1.0)
-        attn = ops.matmul(q, ops.transpose(k, 2, 3))
-        attn = ops.add(attn, self._bias())
-        if mask is not None:
-            windows = mask.shape[0]
-            attn = ops.add(ops.view(attn, -1, windows, self.heads, n, n), ops.view(mask, 1, windows, 1, n, n))
-            attn = ops.view(attn, -1, self.heads, n, n)
-        attn = ops.softmax(attn)
-        attn = ops.dropout(attn, self.attn_drop)
-        return ops.matmul(attn, v)
+class Block(WindowBlock):
+    """``SwinTransformerBlock``: pre-norm."""
 
-
-class Block(Module):
-    """``SwinTransformerBlock``; a window no smaller than the grid shrinks to it and is not shifted."""
-
-    def __init__(self, scope: Scope, config: Config, stage: int, shifted: bool, rate: float) -> None:
-        super().__init__(scope)
-        dim = config.embed_dim * 2**stage
-        grid, target = config.stage_grid(stage), config.stage_window(stage)
-        self.drop_path = rate
-        self.window: Pair = (min(grid[0], target[0]), min(grid[1], target[1]))
-        shift = [0 if not shifted or side <= w else t // 2 for side, w, t in zip(grid, self.window, target)]
-        self.shifted = any(shift)
+    def __init__(self, scope: Scope, config: SwinV1Config, stage: int, shifted: bool, rate: float) -> None:
+        super().__init__(scope, config, stage, shifted, rate)
+        dim = config.stage_dim(stage)
         self.norm1 = LayerNorm(scope / "norm1", dim)
         self.attn = WindowAttention(scope / "attn", config, dim, config.num_heads[stage], self.window)
         self.norm2 = LayerNorm(scope / "norm2", dim)
         self.mlp = Mlp(scope / "mlp", config, dim)
-        windows = -(-grid[0] // self.window[0]) * -(-grid[1] // self.window[1])
-        area = self.window[0] * self.window[1]
-        mask_dtype = scope.run.parameter_dtype
-        self.attn_mask = scope.buffer("attn_mask", windows, area, area, dtype=mask_dtype) if self.shifted else None
-
-    def _attn(self, x: Tensor) -> Tensor:
-        _, height, width, c = x.shape
-        shifted_x = ops.roll(x) if self.shifted else x
-        padded = tuple(-(-side // w) * w for side, w in zip((height, width), self.window))
-        shifted_x = ops.pad_grid(shifted_x, *padded)
-        x_windows = _partition(shifted_x, self.window)
-        x_windows = ops.view(x_windows, -1, self.window[0] * self.window[1], c)
-        attn_windows = self.attn(x_windows, self.attn_mask)
-        attn_windows = ops.view(attn_windows, -1, *self.window, c)
-        shifted_x = _reverse(attn_windows, self.window, *padded)
-        shifted_x = ops.contiguous(_cropped(shifted_x, height, width))
-        x = ops.roll(shifted_x) if self.shifted else shifted_x
-        return x
 
     def forward(self, x: Tensor) -> Tensor:
         b, height, width, c = x.shape
@@ -160,57 +101,12 @@ class Block(Module):
         return x
 
 
-def _cropped(x: Tensor, height: int, width: int) -> Tensor:
-    """``x[:, :H, :W, :]``: nothing where the size is the same already."""
-    if x.shape[1] != height:
-        x = ops.narrow(x, 1, 0, height)
-    if x.shape[2] != width:
-        x = ops.narrow(x, 2, 0, width)
-    return x
-
-
-class Mlp(Module):
-    """timm/layers/mlp.py ``Mlp`` with GELU."""
-
-    def __init__(self, scope: Scope, config: Config, dim: int) -> None:
-        super().__init__(scope)
-        self.drop = config.proj_drop_rate
-        self.fc1 = Linear(scope / "fc1", dim, int(dim * config.mlp_ratio))
-        self.fc2 = Linear(scope / "fc2", int(dim * config.mlp_ratio), dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.fc1(x)
-        x = ops.gelu(x)
-        x = ops.dropout(x, self.drop)
-        x = self.fc2(x)
-        x = ops.dropout(x, self.drop)
-        return x
-
-
-class PatchMerging(Module):
-    """2 x 2 neighbours into one: padded (and so copied), gathered, normalised, reduced."""
-
-    def __init__(self, scope: Scope, dim: int) -> None:
-        super().__init__(scope)
-        self.norm = LayerNorm(scope / "norm", 4 * dim)
-        self.reduction = Linear(scope / "reduction", 4 * dim, 2 * dim, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, height, width, c = x.shape
-        x = ops.pad_grid(x, height + height % 2, width + width % 2)
-        _, height, width, _ = x.shape
-        x = ops.flatten(ops.permute(ops.reshape(x, b, height // 2, 2, width // 2, 2, c), 0, 1, 3, 4, 2, 5), 3)
-        x = self.norm(x)
-        x = self.reduction(x)
-        return x
-
-
 class Stage(Module):
     """``SwinTransformerStage``."""
 
-    def __init__(self, scope: Scope, config: Config, stage: int, rates: tuple[float, ...]) -> None:
+    def __init__(self, scope: Scope, config: SwinV1Config, stage: int, rates: tuple[float, ...]) -> None:
         super().__init__(scope)
-        self.downsample = PatchMerging(scope / "downsample", config.embed_dim * 2 ** (stage - 1)) if stage else None
+        self.downsample = PatchMerging(scope / "downsample", config.stage_dim(stage - 1)) if stage else None
         blocks = scope / "blocks"
         self.blocks = [Block(blocks.row(str(i)), config, stage, i % 2 == 1, rate) for i, rate in enumerate(rates)]
         self.sequence = Sequential(blocks, list(self.blocks))
@@ -222,25 +118,10 @@ class Stage(Module):
         return x
 
 
-class Head(Module):
-    """``ClassifierHead``: mean over the grid, dropout, linear."""
-
-    def __init__(self, scope: Scope, config: Config) -> None:
-        super().__init__(scope)
-        self.drop = Dropout(scope / "drop", config.drop_rate)
-        self.fc = Linear(scope / "fc", config.embed_dim * 2 ** (len(config.depths) - 1), config.num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = ops.mean(x, 1, 2)
-        x = self.drop(x)
-        x = self.fc(x)
-        return x
-
-
 class SwinTransformer(Module):
     """[B, 3, H, W] -> [B, num_classes]."""
 
-    def __init__(self, scope: Scope, config: Config) -> None:
+    def __init__(self, scope: Scope, config: SwinV1Config) -> None:
         super().__init__(scope)
         self.patch_embed = PatchEmbed(
             scope.row("patch_embed"),
@@ -259,7 +140,7 @@ class SwinTransformer(Module):
             first += depth
         self.blocks = [block for stage in stages for block in stage.blocks]
         self.layers = Sequential(layers, list(stages))
-        self.norm = LayerNorm(scope.row("norm"), config.embed_dim * 2 ** (len(config.depths) - 1))
+        self.norm = LayerNorm(scope.row("norm"), config.stage_dim(len(config.depths) - 1))
         self.head = Head(scope.row("head"), config)
         self.no_weight_decay = frozenset(
             path for path in scope.parameters if path.endswith("relative_position_bias_table")

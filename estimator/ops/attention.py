@@ -27,10 +27,11 @@ def scaled_dot_product_attention(
     """
     lower_mask = None if mask is None else cast_to_lower(mask)
     lower_v, lower_k, lower_q = cast_to_lower(v), cast_to_lower(k), cast_to_lower(q)
-    kernel = q.run.kernels.attention(lower_q.dtype, lower_q.shape[-1], rate, masked=mask is not None)
-    q.run.attention_kernel = kernel
+    dense = lower_q.strides[-1] == lower_k.strides[-1] == lower_v.strides[-1] == 1
+    kernel = q.run.kernels.attention(lower_q.dtype, lower_q.shape[-1], rate, masked=mask is not None, dense=dense)
+    q.run.attention_kernel = kernel if q.run.attention_kernel in {None, kernel} else "auto"  # a mixture
     if lower_mask is not None:
-        return _efficient(lower_q, lower_k, lower_v, rate, lower_mask)
+        return (_math if kernel == "math" else _efficient)(lower_q, lower_k, lower_v, rate, lower_mask)
     return _KERNELS[kernel](lower_q, lower_k, lower_v, rate)
 
 
@@ -79,11 +80,10 @@ def _flash_kernel(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
     out = _empty_like_bnhd(q)
     lse = Tensor.empty(run, (batch, heads, tokens), DType.float32)
     splits = run.workspace(*run.kernels.flash_forward(batch, heads, tokens, k.shape[2], dim, rate))
+    replaced = run.workspace(16 if rate > 0 else 0)  # with dropout the state is made anew, from the generator's
     rng_state = Tensor.empty(run, (2,), DType.int64)
     unused = Tensor.empty(run, (), DType.int64)
-    del splits
-    if rate > 0:
-        rng_state = Tensor.empty(run, (2,), DType.int64)  # made anew from the generator's state
+    del splits, replaced
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         copies = [_token_major_copy(x) for x in (grads[0], saved[3])]
@@ -99,14 +99,16 @@ def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None
     """CUTLASS memory-efficient attention (aten/src/ATen/native/transformers/cuda/attention.cu, torch 2.14).
 
     Saves q, k, v, the mask, the output, an fp32 log-sum-exp [B, H, N rounded up to 32] (made where a gradient is
-    wanted), and seed and offset (8 bytes each). Backward makes the mask's gradient for every window and head, with rows
-    rounded up to 16, and borrows the kernel's accumulators and the row sums of output times gradient.
+    wanted), and seed and offset (8 bytes each; with dropout the host keeps them). Backward makes the mask's gradient
+    for every window and head, with rows rounded up to 16, and borrows the kernel's accumulators and the row sums of
+    output times gradient.
     """
     run = q.run
     batch, heads, tokens, dim = q.shape
     bias = None if mask is None else _aligned_mask(mask, (batch, heads, tokens, k.shape[2]))
-    seed = Tensor.empty(run, (), DType.int64)
-    offset = Tensor.empty(run, (), DType.int64)
+    scalar = () if rate == 0 else (0,)  # with dropout the host keeps them
+    seed = Tensor.empty(run, scalar, DType.int64)
+    offset = Tensor.empty(run, scalar, DType.int64)
     out = _token_major(q)
     trained = run.grad_enabled and (q.requires_grad or k.requires_grad or v.requires_grad)
     lse = Tensor.empty(run, (batch, heads, -(-tokens // 32) * 32 if trained else 0), DType.float32)
@@ -127,17 +129,18 @@ def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None
 
 
 def _aligned_mask(mask: Tensor, shape: Shape) -> Tensor:
-    """``preprocess_mask``: rows of no multiple of 8 elements are padded (a copy) and sliced back, then expanded."""
+    """``preprocess_mask``: a mask whose strides are no multiples of 8 elements is padded by 1 to 8 columns (a copy) and
+    sliced back, then expanded."""
     keys = mask.shape[-1]
-    if keys % 8:
-        mask = narrow(_padded(mask, -keys % 8), 3, 0, keys)
+    if mask.strides[-1] != 1 or any(stride % 8 for stride in mask.strides[:-1]):
+        mask = narrow(_padded(mask, 8 - keys % 8), 3, 0, keys)
     return expand(mask, *shape) if mask.shape != shape else mask
 
 
 def _mask_gradient(mask: Tensor) -> Tensor:
     *rows, keys = mask.shape
     whole = Tensor.empty(mask.run, (*rows, -(-keys // 16) * 16), mask.dtype)
-    return whole.alias(mask.shape, whole.strides)
+    return whole.alias(mask.shape, whole.strides).detach()  # sliced inside the kernel: no view for autograd
 
 
 def _token_major_copy(x: Tensor | None) -> list[Storage]:
@@ -179,32 +182,41 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
     return record(out, (q, k, v), backward, (q, k, v, out, lse, seed, offset))
 
 
-def _math(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
+def _math(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None = None) -> Tensor:
     """The composite fallback (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math).
 
-    16-bit inputs are computed in fp32; q and k are both scaled; the softmax guards rows that are all masked.
+    16-bit inputs are computed in fp32; q and k are both scaled; a mask is added in place; the softmax guards rows that
+    are all masked.
     """
     from ..engine.autocast import to
 
     source = q.dtype
     autocast, q.run.autocast = q.run.autocast, None
     wide = DType.float32 if source.size == 2 else source
-    scores = matmul(mul(to(q, wide), 1.0), mul(transpose(to(k, wide), 2, 3), 1.0))
-    weights = dropout(_safe_softmax(scores), rate)
-    del scores
-    out = to(matmul(weights, to(v, wide)), source)
-    unused = to(weights, source)
+    q, k, v = to(q, wide), to(k, wide), to(v, wide)
+    scaled = mul(q, 1.0)
+    scores = matmul(scaled, mul(transpose(k, 2, 3), 1.0))
+    if mask is not None:
+        scores = _add_(scores, mask)
+    scores = _safe_softmax(scores)
+    scores = dropout(scores, rate)
+    out = to(matmul(scores, v), source)
+    unused = to(scores, source)
     del unused
     q.run.autocast = autocast
     return out
 
 
+def _add_(x: Tensor, mask: Tensor) -> Tensor:
+    return record(x.alias(x.shape, x.strides), (x, mask), lambda saved, grads: (grads[0], grads[0]))
+
+
 def _safe_softmax(x: Tensor) -> Tensor:
-    """``_safe_softmax``: softmax, a byte mask of fully masked rows, and a select between result and zeros."""
+    """``_safe_softmax``, one operator: the plain softmax, a byte mask of what is minus infinity, its rows, and two
+    scalars are borrowed while the result is selected from it and zeros."""
+    borrowed = x.run.workspace(x.num_bytes, 4, x.numel, x.numel // x.shape[-1], 4)
     out = softmax(x)
-    mask = Tensor.empty(x.run, x.shape, DType.bool)
-    rows = Tensor.empty(x.run, (*x.shape[:-1], 1), DType.bool)
-    del mask, rows
+    del borrowed
     return out
 
 

@@ -1,42 +1,68 @@
-"""The patch embedding's convolution."""
+"""Convolution on cuDNN."""
 
 from __future__ import annotations
 
 from ..engine.autocast import cast_to_lower
 from ..engine.autograd import Saved, record
-from ..engine.tensor import Tensor
+from ..engine.run import Run
+from ..engine.tensor import Shape, Tensor
+from ..units import DType
+from .memory_format import format_copy, format_strides, is_channels_last
 
 __all__ = ["conv2d"]
 
 Grads = list["Tensor | None"]
 
 
-def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int]) -> Tensor:
-    """``F.conv2d`` without padding: x [B, C, H, W], weight [N, C, kh, kw] -> [B, N, H', W'].
+def conv2d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int], padding: tuple[int, int] = (0, 0)
+) -> Tensor:
+    """``F.conv2d``: x [B, C, H, W], weight [N, C / groups, kh, kw] -> [B, N, H', W'].
 
-    Saves input and weight (with autocast: their casts). Backward copies an output gradient that is not row-major,
-    makes the weight's gradient, and sums the bias's (aten/src/ATen/native/Convolution.cpp, convolution_backward).
+    Saves input and weight (with autocast: their casts). Input or weight decide the format of the result and of both
+    gradients; an operand in another format is copied for the kernel only. Backward makes the input's gradient, the
+    weight's, and sums the bias's (aten/src/ATen/native/Convolution.cpp, convolution_backward; cudnn/ConvShared.cpp).
     cuDNN's own workspace is not known: see ``not_modelled``.
     """
     lower_bias = None if bias is None else cast_to_lower(bias)
     lower_weight, lower_x = cast_to_lower(weight), cast_to_lower(x)
     run = x.run
-    batch, _, height, width = x.shape
-    channels, _, kernel_h, kernel_w = weight.shape
-    rows, columns = (height - kernel_h) // stride[0] + 1, (width - kernel_w) // stride[1] + 1
-    out = Tensor.empty(run, (batch, channels, rows, columns), lower_x.dtype)
+    last = is_channels_last(lower_x) or is_channels_last(lower_weight)
+    shape = (x.shape[0], weight.shape[0], *_output_size(x, weight, stride, padding))
+    copies = format_copy(lower_x, channels_last=last)
+    out = _empty(run, shape, lower_x.dtype, last)
+    copies += format_copy(lower_weight, channels_last=last)
+    del copies
     wants_x, wants_weight, wants_bias = (t is not None and t.requires_grad for t in (lower_x, lower_weight, lower_bias))
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         assert grad is not None
-        copy = run.workspace(0 if grad.is_contiguous else grad.num_bytes)
-        grad_x = Tensor.empty(run, saved[0].shape, grad.dtype) if wants_x else None
-        grad_weight = Tensor.empty(run, saved[1].shape, grad.dtype) if wants_weight else None
-        del copy
-        grad_bias = Tensor.empty(run, (channels,), grad.dtype) if wants_bias else None
-        scratch = run.workspace(*run.kernels.sum_scratch(grad.shape, grad.strides, (1, channels, 1, 1)))
-        del scratch
+        copies = format_copy(saved[0], channels_last=last) + format_copy(grad, channels_last=last)
+        grad_x = grad_weight = grad_bias = None
+        if wants_x:
+            weight_copy = format_copy(saved[1], channels_last=last)
+            grad_x = _empty(run, saved[0].shape, grad.dtype, last)
+            del weight_copy
+        if wants_weight:
+            grad_weight = _empty(run, saved[1].shape, grad.dtype, last)
+        del copies
+        if wants_bias:
+            grad_bias = Tensor.empty(run, (shape[1],), grad.dtype)
+            scratch = run.workspace(*run.kernels.sum_scratch(grad.shape, grad.strides, (1, shape[1], 1, 1)))
+            del scratch
         return grad_x, grad_weight, grad_bias
 
     return record(out, (lower_x, lower_weight, lower_bias), backward, (lower_x, lower_weight))
+
+
+def _empty(run: Run, shape: Shape, dtype: DType, channels_last: bool) -> Tensor:
+    return Tensor.empty(run, shape, dtype, strides=format_strides(shape, channels_last=channels_last))
+
+
+def _output_size(x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> tuple[int, int]:
+    rows, columns = (
+        (size + 2 * pad - kernel) // step + 1
+        for size, pad, kernel, step in zip(x.shape[2:], padding, weight.shape[2:], stride)
+    )
+    return rows, columns

@@ -38,6 +38,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     """``mm`` or ``bmm`` outside the graph: one new row-major tensor, and copies of operands that cuBLAS cannot read."""
     out = Tensor.empty(a.run, (*a.shape[:-1], b.shape[-1]), a.dtype)
     copies = a.run.workspace(*[x.num_bytes for x in (a, b) if not _is_readable(x)])
+    a.run.use_cublas()
     del copies
     return out
 
@@ -63,22 +64,33 @@ def _grad_of_b(a: Tensor, grad: Tensor, b_is_column_major: bool) -> Tensor:
     return _product(_swapped(a), grad)
 
 
+def _grad_of_a(grad: Tensor, b: Tensor, a_is_column_major: bool) -> Tensor:
+    """The gradient of ``a`` in ``a @ b`` (mm_mat1_backward): laid out like ``a`` as well."""
+    if a_is_column_major:
+        return _swapped(_product(b, _swapped(grad)))
+    return _product(grad, _swapped(b))
+
+
+def _is_column_major(x: Tensor) -> bool:
+    return len(x.shape) == 2 and x.strides == (1, x.shape[0])
+
+
 def _matrix_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     """``addmm``, ``mm`` and ``bmm``: each operand is saved only for the other's gradient."""
     out = _product(a, b)
     keep_a, keep_b = b.requires_grad, a.requires_grad
     has_bias = bias is not None
-    column_major = len(b.shape) == 2 and b.strides == (1, b.shape[0])
+    a_by_column, b_by_column = _is_column_major(a), _is_column_major(b)
     saved = (*((a,) if keep_a else ()), *((b,) if keep_b else ()))
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         assert grad is not None
         if has_bias:  # addmm makes a's gradient first, mm and bmm b's
-            grad_a = _product(grad, _swapped(saved[-1])) if keep_b else None
-            return grad_a, _grad_of_b(saved[0], grad, column_major) if keep_a else None, grad
-        grad_b = _grad_of_b(saved[0], grad, column_major) if keep_a else None
-        return _product(grad, _swapped(saved[-1])) if keep_b else None, grad_b, None
+            grad_a = _grad_of_a(grad, saved[-1], a_by_column) if keep_b else None
+            return grad_a, _grad_of_b(saved[0], grad, b_by_column) if keep_a else None, grad
+        grad_b = _grad_of_b(saved[0], grad, b_by_column) if keep_a else None
+        return _grad_of_a(grad, saved[-1], a_by_column) if keep_b else None, grad_b, None
 
     return record(out, (a, b, bias), backward, saved)
 

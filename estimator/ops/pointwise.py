@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from ..engine.autocast import cast_to_float32
 from ..engine.autograd import Saved, record
 from ..engine.tensor import Shape, Tensor, pointwise_strides
 from ..units import DType
 
-__all__ = ["add", "div", "gelu", "mul", "quick_gelu", "relu", "sigmoid", "silu", "sub_from", "tanh"]
+__all__ = [
+    "add",
+    "add_to_view_",
+    "div",
+    "div_",
+    "gelu",
+    "mul",
+    "power",
+    "quick_gelu",
+    "relu",
+    "sigmoid",
+    "silu",
+    "sub_from",
+    "tanh",
+]
 
 Grads = list["Tensor | None"]
 
@@ -56,6 +71,28 @@ def add(a: Tensor, b: Tensor) -> Tensor:
     return record(elementwise(a, b), (a, b), lambda saved, grads: (grads[0], grads[0]))
 
 
+def add_to_view_(x: Tensor, other: Tensor) -> Tensor:
+    """``x += other`` of one shape and type, where ``x`` is a view of all of a tensor that is not a leaf.
+
+    Backward makes the view's gradient whole (AsStridedBackward0), copies it for the viewed tensor, and clones it for
+    ``other`` (CopySlices, torch/csrc/autograd/functions/tensor.cpp).
+    """
+    shape, run = x.shape, x.run
+
+    def copy_slices(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        return Tensor.empty(run, shape, grad.dtype), Tensor.empty(run, shape, grad.dtype)
+
+    def as_strided(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        return (Tensor.empty(run, shape, grad.dtype),)
+
+    changed = record(x.alias(shape, x.strides), (x, other), copy_slices)
+    return record(x.alias(shape, x.strides), (changed,), as_strided)
+
+
 def mul(a: Tensor, b: Tensor | float) -> Tensor:
     """``a * b``: each operand is saved only for the other's gradient; a number saves nothing."""
     if not isinstance(b, Tensor):
@@ -75,6 +112,29 @@ def mul(a: Tensor, b: Tensor | float) -> Tensor:
 
 def _scaled(x: Tensor) -> Tensor:
     return record(like(x), (x,), lambda saved, grads: tuple(None if g is None else like(g) for g in grads))
+
+
+def div_(x: Tensor) -> Tensor:
+    """``x /= number``: in place, saves nothing; backward makes the gradient divided."""
+    divided = x.alias(x.shape, x.strides)
+    return record(divided, (x,), lambda saved, grads: tuple(None if g is None else like(g) for g in grads))
+
+
+def power(x: Tensor) -> Tensor:
+    """``x ** n`` for a number, on autocast's fp32 list: saves its input; backward makes ``x ** (n - 1)``, n times that,
+    and the gradient (torch/csrc/autograd/FunctionsManual.cpp, pow_backward)."""
+    wide = cast_to_float32(x)
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        lower = like(saved[0])
+        derivative = like(saved[0])
+        grad_x = elementwise(grad, derivative)
+        del lower, derivative
+        return (grad_x,)
+
+    return record(like(wide), (wide,), backward, (wide,))
 
 
 def div(a: Tensor, b: Tensor) -> Tensor:

@@ -8,7 +8,14 @@ from ..units import DType
 from .pointwise import like, mul
 from .shape import gather
 
-__all__ = ["bernoulli_scale", "dropout", "keep_random_tokens", "rand_floor_scale"]
+__all__ = [
+    "bernoulli_scale",
+    "dropout",
+    "gather_tokens",
+    "keep_random_tokens",
+    "rand_floor_scale",
+    "random_tokens",
+]
 
 Grads = list["Tensor | None"]
 
@@ -17,8 +24,8 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """``F.dropout`` in training: the input itself at rate 0; else saves a byte per element (native_dropout)."""
     if rate == 0:
         return x
-    mask = Tensor.empty(x.run, x.shape, DType.bool, strides=pointwise_strides(x.shape, (x,)))
     out = like(x)
+    mask = Tensor.empty(x.run, x.shape, DType.bool, strides=pointwise_strides(x.shape, (x,)))
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         (grad,) = grads
@@ -49,11 +56,24 @@ def keep_random_tokens(x: Tensor, keep: int) -> Tensor:
 
     Saves its input and the index expanded to every channel as a view: 8 bytes per token of the full sequence.
     """
-    batch, length, channels = x.shape
+    return gather_tokens(x, random_tokens(x, keep))
+
+
+def random_tokens(x: Tensor, keep: int) -> Tensor:
+    """The positions [B, keep] that PatchDropout keeps of x [B, L, C]: a view of an argsort of random numbers."""
+    batch, length, _ = x.shape
     run = x.run
     noise = Tensor.empty(run, (batch, length), DType.float32)
     sorted_noise = Tensor.empty(run, (batch, length), DType.float32)
     order = Tensor.empty(run, (batch, length), DType.int64)
     positions = run.workspace(8 * length)  # the sort's own arange
     del noise, sorted_noise, positions
-    return gather(x, order.alias((batch, keep, channels), (length, 1, 0)), 1)
+    return order.alias((batch, keep), (length, 1))
+
+
+def gather_tokens(x: Tensor, positions: Tensor) -> Tensor:
+    """x [..., L, C] at ``positions`` [B, keep] -> [..., keep, C]; the index is expanded to every other dimension."""
+    (batch, keep), (step, _) = positions.shape, positions.strides
+    middle = x.shape[1:-2]
+    index = positions.alias((batch, *middle, keep, x.shape[-1]), (step, *(0,) * len(middle), 1, 0))
+    return gather(x, index, len(x.shape) - 2)

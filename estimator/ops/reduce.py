@@ -7,7 +7,7 @@ from ..engine.autograd import Saved, record
 from ..engine.tensor import Shape, Tensor, pointwise_strides
 from ..units import DType
 
-__all__ = ["amax", "mean", "reduced", "softmax", "sum_"]
+__all__ = ["amax", "mean", "reduced", "softmax", "sum_", "sum_all"]
 
 Grads = list["Tensor | None"]
 
@@ -46,6 +46,22 @@ def sum_(x: Tensor, dim: int) -> Tensor:
         return (grad.alias(shape, (*grad.strides[:dim], 0, *grad.strides[dim:])),)
 
     return record(_reduce(x, dim, dtype), (x,), backward)
+
+
+def sum_all(x: Tensor) -> Tensor:
+    """``x.sum()``: as :func:`sum_` over every dimension, to a scalar."""
+    dtype = DType.float32 if x.run.autocast is not None else x.dtype
+    out = Tensor.empty(x.run, (), dtype)
+    scratch = x.run.workspace(*x.run.kernels.sum_scratch(x.shape, x.strides, (1,) * len(x.shape)))
+    del scratch
+    shape = x.shape
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        return (grad.alias(shape, (0,) * len(shape)),)
+
+    return record(out, (x,), backward)
 
 
 def mean(x: Tensor, *dims: int) -> Tensor:
@@ -90,6 +106,7 @@ def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:
     """``x.softmax(-1, dtype=dtype)``: saves its output, at the output's type; on autocast's fp32 list.
 
     Half goes to float inside one kernel; bfloat16 is copied to float first (aten/src/ATen/native/SoftMax.cpp).
+    An input that is not row-major is copied for the kernel only; the result is row-major.
     Backward borrows a full-size product of gradient and output (aten/src/ATen/native/cuda/SoftMax.cu).
     """
     target = dtype or (DType.float32 if x.run.autocast is not None else x.dtype)
@@ -97,6 +114,8 @@ def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:
     fused = source is DType.float16 and target is DType.float32
     operand = x if fused else to(x, target)
     out = Tensor.empty(x.run, x.shape, target)
+    copy = x.run.workspace(0 if operand.is_contiguous else operand.num_bytes)
+    del copy
     run, shape = x.run, x.shape
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:

@@ -7,10 +7,11 @@ from math import prod
 
 from ..engine.autograd import Saved, record, record_all
 from ..engine.tensor import Shape, Tensor, contiguous_strides
+from .reduce import reduced
 
 __all__ = [
-    "cat", "chunk", "contiguous", "expand", "flatten", "gather", "narrow", "permute", "reshape", "select", "split",
-    "stack", "transpose", "unbind", "view", "view_strides",
+    "cat", "chunk", "contiguous", "expand", "flatten", "gather", "narrow", "permute", "repeat", "reshape", "select",
+    "split", "stack", "transpose", "unbind", "unsqueeze", "view", "view_strides",
 ]  # fmt: skip
 
 Grads = list["Tensor | None"]
@@ -114,13 +115,47 @@ def transpose(x: Tensor, a: int, b: int) -> Tensor:
     return permute(x, *order)
 
 
+def unsqueeze(x: Tensor, dim: int) -> Tensor:
+    """``x.unsqueeze(dim)``: a view whose new dimension steps over the one it stands before."""
+    step = x.shape[dim] * x.strides[dim] if dim < len(x.shape) else 1
+    out = x.alias((*x.shape[:dim], 1, *x.shape[dim:]), (*x.strides[:dim], step, *x.strides[dim:]))
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        return (
+            grad.alias((*grad.shape[:dim], *grad.shape[dim + 1 :]), (*grad.strides[:dim], *grad.strides[dim + 1 :])),
+        )
+
+    return record(out, (x,), backward)
+
+
 def expand(x: Tensor, *shape: int) -> Tensor:
-    """``x.expand(shape)``, -1 keeps a size. The gradient is summed over what was expanded."""
-    target = tuple(have if want == -1 else want for have, want in zip(x.shape, shape, strict=True))
+    """``x.expand(shape)``, -1 keeps a size, new dimensions come first; the gradient is summed over the expanded."""
+    new = len(shape) - len(x.shape)
+    sizes, steps = (1,) * new + x.shape, (0,) * new + x.strides
+    target = tuple(have if want == -1 else want for have, want in zip(sizes, shape, strict=True))
     strides = tuple(
-        0 if have == 1 and want != 1 else stride for have, want, stride in zip(x.shape, target, x.strides, strict=True)
+        0 if have == 1 and want != 1 else stride for have, want, stride in zip(sizes, target, steps, strict=True)
     )
     return record(x.alias(target, strides), (x,), lambda saved, grads: tuple(grads))
+
+
+def repeat(x: Tensor, *counts: int) -> Tensor:
+    """``x.repeat(counts)``: a new tensor; the gradient is viewed as repetitions x sizes and summed over the first
+    (torch/csrc/autograd/FunctionsManual.cpp, repeat_backward)."""
+    shape, run = x.shape, x.run
+    out = Tensor.empty(run, tuple(size * count for size, count in zip(shape, counts, strict=True)), x.dtype)
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        apart = tuple(side for pair in zip(counts, shape) for side in pair)
+        kept = tuple(side for size in shape for side in (1, size))
+        grad = _reshaped(grad, apart)
+        return (_reshaped(grad if apart == kept else reduced(grad, kept), shape),)
+
+    return record(out, (x,), backward)
 
 
 def unbind(x: Tensor, dim: int) -> tuple[Tensor, ...]:
@@ -178,9 +213,10 @@ def select(x: Tensor, dim: int, index: int) -> Tensor:
     return _scattered_backward(x, out)
 
 
-def narrow(x: Tensor, dim: int, start: int, stop: int) -> Tensor:
-    """``x[start:stop]`` along ``dim``; SliceBackward0 allocates the whole of ``x``."""
-    out = x.alias((*x.shape[:dim], stop - start, *x.shape[dim + 1 :]), x.strides)
+def narrow(x: Tensor, dim: int, start: int, stop: int, step: int = 1) -> Tensor:
+    """``x[start:stop:step]`` along ``dim``; SliceBackward0 allocates the whole of ``x``."""
+    shape = (*x.shape[:dim], -((start - stop) // step), *x.shape[dim + 1 :])
+    out = x.alias(shape, (*x.strides[:dim], x.strides[dim] * step, *x.strides[dim + 1 :]))
     return _scattered_backward(x, out)
 
 
@@ -215,14 +251,14 @@ def cat(tensors: list[Tensor], dim: int) -> Tensor:
 
 
 def stack(tensors: list[Tensor], dim: int) -> Tensor:
-    """``torch.stack`` along a new first dimension; the gradients are views of its gradient."""
-    assert dim == 0
+    """``torch.stack`` along a new dimension ``dim``; the gradients are views of its gradient."""
     count, shape = len(tensors), tensors[0].shape
-    out = Tensor.empty(tensors[0].run, (count, *shape), tensors[0].dtype)
+    out = Tensor.empty(tensors[0].run, (*shape[:dim], count, *shape[dim:]), tensors[0].dtype)
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         assert grad is not None
-        return tuple(grad.alias(shape, grad.strides[1:]) for _ in range(count))
+        strides = (*grad.strides[:dim], *grad.strides[dim + 1 :])
+        return tuple(grad.alias(shape, strides) for _ in range(count))
 
     return record(out, tuple(tensors), backward)

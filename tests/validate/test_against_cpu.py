@@ -10,6 +10,7 @@ import contextlib
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 from vitmem.settings import TrainSettings
 from vitmem.validate.build import build_model
@@ -64,3 +65,19 @@ def test_real_steps_on_the_cpu_hold_what_the_rehearsal_says(model, optim):
     settings = TrainSettings(model=model, bs=8, precision="fp32", attn="eager", loop="plain", optim=optim, depth=3)
     measurement = rehearse(settings, cuda=False).measurement
     assert 0 <= highest_on_cpu(settings) - measurement.peak_bytes <= HOST_SCALARS_BYTES
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "torchvision/swin_t", "res": "100x70"},
+        {"model": "torchvision/swin_v2_t", "res": "64"},
+        {"model": "torchvision/vit_b_16", "dim": 192, "heads": 3, "depth": 2},  # so wide, no convolution is the peak
+    ],
+    ids=lambda settings: settings["model"],
+)
+def test_real_steps_of_torchvisions_models_too(settings):
+    of_the_step = TrainSettings.of(bs=8, precision="fp32", loop="plain", optim="sgd-momentum", **settings)
+    with sdpa_kernel(SDPBackend.MATH):  # where no other kernel is the same on both devices
+        measurement = rehearse(of_the_step, cuda=False).measurement
+        assert 0 <= highest_on_cpu(of_the_step) - measurement.peak_bytes <= HOST_SCALARS_BYTES

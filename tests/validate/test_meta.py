@@ -83,7 +83,7 @@ def test_a_rehearsal_leaves_no_trace_in_torch_and_timm():
         ({**TINY, "heads": 5}, InvalidRequest, "cannot be built"),
         ({**TINY, "compile": True}, NotModelled, "compile"),
         ({**TINY, "ema": True}, NotModelled, "ema"),
-        ({"model": "torchvision/vit_b_16"}, NotModelled, "torchvision"),
+        ({"model": "torchvision/vit_b_61"}, UnknownName, "did you mean torchvision/vit_b_16"),
         ({**TINY, "precision": "fp32", "sdpa_kernel": "flash"}, InvalidRequest, "flash attention kernel"),
         ({**TINY, "train": "lora"}, NotModelled, "lora"),
         ({**TINY, "attn": "flash_attention_2"}, NotModelled, "flash-attn"),

@@ -1,0 +1,29 @@
+"""Clipping of gradients by their norm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..engine.tensor import Tensor
+from ..units import DType
+
+__all__ = ["clip_grad_norm"]
+
+
+def clip_grad_norm(grads: Sequence[Tensor], dtype: DType) -> Tensor:
+    """``clip_grad_norm_`` by foreach: one norm per gradient, their stack, the total (torch/nn/utils/clip_grad.py).
+
+    The kernel borrows one fp32 number for every 65536 elements of the largest, per gradient (ForeachReduceOp.cu).
+    """
+    run = grads[0].run
+    per_chunk = run.workspace(4 * len(grads) * max(-(-grad.numel // 65536) for grad in grads))
+    norms = [Tensor.empty(run, (), grad.dtype) for grad in grads]
+    del per_chunk
+    stacked = Tensor.empty(run, (len(norms),), dtype)
+    total = Tensor.empty(run, (), dtype)
+    del norms, stacked
+    raised, reciprocal, coefficient = (Tensor.empty(run, (), dtype) for _ in range(3))
+    del raised, reciprocal
+    clamped = Tensor.empty(run, (), dtype)
+    del coefficient, clamped
+    return total

@@ -1,0 +1,14 @@
+"""Optimizers: what each keeps per parameter and what its step borrows.
+
+One row of ``OPTIMIZERS`` is one optimizer under the name that Trainer's ``optim`` or the contract gives it. The modules
+mirror their sources: torch's foreach path as torch picks it on CUDA, and the packages that Trainer's names stand for.
+"""
+
+from . import adafactor, bitsandbytes, others, refused, schedulefree, torch_optim
+from .row import Group, Optimizer
+
+__all__ = ["OPTIMIZERS", "Group", "Optimizer"]
+
+OPTIMIZERS: dict[str, Optimizer] = (
+    torch_optim.ROWS | adafactor.ROWS | bitsandbytes.ROWS | schedulefree.ROWS | others.ROWS | refused.ROWS
+)

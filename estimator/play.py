@@ -1,0 +1,58 @@
+"""A training run of three steps, played: its ledger, the blocks behind it, and the moments that matter."""
+
+from __future__ import annotations
+
+from .allocator import AllocatorConfig
+from .families import Plan
+from .kernels import Kernels
+from .ledger import with_last_step_again
+from .loops import LOOPS, begin
+from .replay import replay
+from .settings import TrainSettings
+from .step import Step
+from .timeline import Moment, PhaseSummary, phase_summaries
+
+__all__ = ["Played", "play"]
+
+#: The second step is the first steady one, and every later one repeats it.
+STEPS = 2
+
+
+def play(plan: Plan, settings: TrainSettings) -> Step:
+    """The first two steps from the building of the model on."""
+    loop = LOOPS[settings.loop]
+    step = Step(plan, settings, Kernels(sdpa_kernel=settings.sdpa_kernel))
+    begin(step, loop)
+    for _ in range(STEPS):
+        step.run.start_step()
+        loop.play(step)
+    return step
+
+
+class Played:
+    """Three steps through the caching allocator; the third is the one that is reported."""
+
+    def __init__(self, plan: Plan, settings: TrainSettings, allocator: AllocatorConfig | None = None) -> None:
+        self.step = play(plan, settings)
+        two_steps = self.step.run.ledger()
+        self.saved_activations = self.step.saved_activations(two_steps)
+        self.ledger = with_last_step_again(two_steps)
+        self.replay = replay(self.ledger, allocator)
+        self._summaries = phase_summaries(self.ledger, self.replay.blocks)
+        self.steady, self.first_step = self.summaries(-1), self.summaries(0)
+        self.tensors = tensor_peak(self.steady)
+        self.allocated = block_peak(self.steady)
+
+    def summaries(self, step: int) -> list[PhaseSummary]:
+        """The phases of a step (negative: from the last)."""
+        return [self._summaries[phase] for phase in self.ledger.step_phases(step)]
+
+
+def tensor_peak(summaries: list[PhaseSummary]) -> Moment:
+    """The moment of the largest total of live tensors."""
+    return max((summary.tensor_peak for summary in summaries), key=lambda moment: moment.total_bytes)
+
+
+def block_peak(summaries: list[PhaseSummary]) -> Moment:
+    """The moment of the largest total of blocks that the allocator has handed out."""
+    return max((summary.allocated_peak for summary in summaries), key=lambda moment: moment.total_bytes)
