@@ -11,6 +11,10 @@ from .units import DType
 __all__ = ["Gpu", "Kernels"]
 
 
+#: Where cuDNN's attention comes first, with the cuDNN 9.24 of torch 2.14's wheels (check_prefer_cudnn_attention).
+_PREFER_CUDNN = {(9, 0), (10, 0), (10, 3)}
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """What kernel choice and workspaces depend on. The default is an A100 (sm80), as the contract fixes."""
@@ -47,6 +51,8 @@ class Kernels:
             return self._strided()
         if self.sdpa_kernel != "auto":
             return self._forced(dtype, head_dim)
+        if self.gpu.capability in _PREFER_CUDNN and self._cudnn_ok(dtype, head_dim):
+            return "cudnn"
         if self._flash_ok(dtype, head_dim, dropout):
             return "flash"
         return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
@@ -80,12 +86,17 @@ class Kernels:
         aligned = 8 if dtype.size == 2 else 4
         return head_dim % aligned == 0 or (dtype.size == 4 and self.gpu.capability < (8, 0))
 
+    def _cudnn_ok(self, dtype: DType, head_dim: int) -> bool:
+        """``check_cudnn_tensor_shapes``: up to 128, on Hopper 256 (cuDNN 9.10 and later, sdp_utils.cpp)."""
+        widest = 256 if self.gpu.capability[0] == 9 else 128
+        return dtype.size == 2 and self.gpu.capability >= (8, 0) and head_dim % 8 == 0 and head_dim <= widest
+
     def _forced(self, dtype: DType, head_dim: int) -> str:
         kernel = self.sdpa_kernel
         possible = {
             "flash": self._flash_ok(dtype, head_dim, 0.0),
             "efficient": self._efficient_ok(dtype, head_dim),
-            "cudnn": dtype.size == 2 and self.gpu.capability >= (8, 0) and head_dim % 8 == 0 and head_dim <= 128,
+            "cudnn": self._cudnn_ok(dtype, head_dim),
             "math": True,
         }
         if not possible[kernel]:

@@ -35,32 +35,35 @@ class Ledger:
 def with_last_step_again(ledger: Ledger) -> Ledger:
     """``ledger`` with its last step once more, allocation by allocation.
 
-    A steady step repeats the one before: what it frees of earlier steps is what that one left in the same place.
+    A steady step repeats the one before. What it frees of earlier steps has the same rank, by age and among its like,
+    in what is alive when it begins.
     """
     first = ledger.first_event(ledger.steps[-1])
     events = ledger.events[first:]
-    born = [event for event in events if event >= 0]
-    shift = len(ledger.bytes) - min(born)
-    again = dict(zip(_inherited(events), _left(events))) | {i: i + shift for i in born}
+    oldest = min(event for event in events if event >= 0)
+    now, then = _ranked(ledger, first), _ranked(ledger, len(ledger.events))
+    again = {i: then[place] for place, i in now.items() if place in then}
+    again |= {i: i + len(ledger.bytes) - oldest for i in range(oldest, len(ledger.bytes))}
     stop = len(ledger.events)
     return dataclasses.replace(
         ledger,
-        bytes=(*ledger.bytes, *ledger.bytes[min(born) :]),
-        kinds=(*ledger.kinds, *ledger.kinds[min(born) :]),
-        layers=(*ledger.layers, *ledger.layers[min(born) :]),
+        bytes=(*ledger.bytes, *ledger.bytes[oldest:]),
+        kinds=(*ledger.kinds, *ledger.kinds[oldest:]),
+        layers=(*ledger.layers, *ledger.layers[oldest:]),
         events=(*ledger.events, *(again[event] if event >= 0 else ~again[~event] for event in events)),
         phases=(*ledger.phases, *((name, start + stop - first) for name, start in ledger.phases[ledger.steps[-1] :])),
         steps=(*ledger.steps, len(ledger.phases)),
     )
 
 
-def _inherited(events: tuple[int, ...]) -> list[int]:
-    """The allocations of earlier steps that die in this one, by age."""
-    own = {event for event in events if event >= 0}
-    return sorted(~event for event in events if event < 0 and ~event not in own)
-
-
-def _left(events: tuple[int, ...]) -> list[int]:
-    """The allocations of this step that outlive it, by age."""
+def _ranked(ledger: Ledger, stop: int) -> dict[tuple[int, str, str, int], int]:
+    """The allocations alive after ``stop`` events: (bytes, kind, layer, rank by age among these) -> allocation."""
+    events = ledger.events[:stop]
     dead = {~event for event in events if event < 0}
-    return sorted(event for event in events if event >= 0 and event not in dead)
+    counts: dict[tuple[int, str, str], int] = {}
+    ranked = {}
+    for i in sorted(event for event in events if event >= 0 and event not in dead):
+        like = ledger.bytes[i], ledger.kinds[i], ledger.layers[i]
+        counts[like] = counts.get(like, 0) + 1
+        ranked[(*like, counts[like])] = i
+    return ranked

@@ -58,8 +58,8 @@ def _groups(step: Step, loop: Loop, trained: Mapping[str, Tensor]) -> list[Group
     return groups[::-1] if loop.no_decay_first else groups
 
 
-def _update(step: Step, loop: Loop) -> None:
-    step.optimizer_step(_groups(step, loop, step.updated))
+def _update(step: Step, loop: Loop, *, scaled: bool) -> None:
+    step.optimizer_step(_groups(step, loop, step.updated), scaled=scaled)
     if step.settings.zero_grad in {None, "after-step"}:
         step.zero_grad()
 
@@ -67,8 +67,9 @@ def _update(step: Step, loop: Loop) -> None:
 def _scaled_update(step: Step, loop: Loop) -> None:
     """``scaler.step(optimizer)`` without clipping: found_inf lives until ``scaler.update()``."""
     step.start("optimizer_step")
-    found_inf = step.unscale()
-    _update(step, loop)
+    scaled = step.optimizer.takes_scaler and bool(step.scaler)
+    found_inf = step.check_inf() if scaled else step.unscale()
+    _update(step, loop, scaled=scaled)
     del found_inf
 
 
@@ -141,7 +142,7 @@ def _trainer(step: Step) -> None:
     step.start("optimizer_step")
     found_inf = step.unscale()
     step.names["grad_norm"] = step.clip_grad_norm()
-    _update(step, TRAINER)
+    _update(step, TRAINER, scaled=False)
     del found_inf
 
 

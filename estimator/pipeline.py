@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import catalog, families, scope
+from .device import Device, device_of, verdict
 from .errors import NoFamily
 from .families import Plan
 from .loops import with_defaults
@@ -37,20 +38,22 @@ def estimate_settings(settings: TrainSettings) -> Estimate:
 def play_settings(settings: TrainSettings) -> Estimate:
     """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others."""
     plan, settings = resolved(settings)
-    played = Played(plan, settings)
+    device = device_of(settings)
+    played = Played(plan, settings, device.gpu, device.allocator)
+    fits, reserved = verdict(device, played.ledger, played.replay)
     return Estimate(
         request=_request(settings, plan, played.step),
         model=_model_info(plan, played.step),
-        peak=_peak(played),
+        peak=_peak(played, device, reserved),
         at_peak=_by_kind(played, played.allocated.event),
         at_tensor_peak=_by_kind(played, played.tensors.event),
         phases=_phases(played),
         states=_states(played),
-        scaling=_scaling(played, plan, settings),
+        scaling=_scaling(played, plan, settings, device),
         layers=_layers(played),
         host=None,
-        verdict=None,
-        assumptions=(*scope.assumptions(settings, plan), *plan.assumptions),
+        verdict=fits,
+        assumptions=(*scope.assumptions(settings, plan, device.gpu.capability), *plan.assumptions),
         not_modelled=(*scope.NOT_MODELLED, *plan.not_modelled, *played.step.optimizer.not_modelled),
         warnings=scope.warnings(settings, plan),
     )
@@ -88,14 +91,15 @@ def _model_info(plan: Plan, step: Step) -> ModelInfo:
     )
 
 
-def _peak(played: Played) -> Peak:
+def _peak(played: Played, device: Device, reserved: int) -> Peak:
+    context = device.context
     return Peak(
         tensor_bytes=played.tensors.total_bytes,
         allocated_bytes=played.allocated.total_bytes,
-        reserved_bytes=played.replay.reserved_bytes,
-        device_bytes=None,
-        device_low_bytes=None,
-        device_high_bytes=None,
+        reserved_bytes=reserved,
+        device_bytes=None if context is None else reserved + context.expected_bytes,
+        device_low_bytes=None if context is None else reserved + context.low_bytes,
+        device_high_bytes=None if context is None else reserved + context.high_bytes,
         phase=played.tensors.phase,
         layer=played.tensors.layer,
         allocated_phase=played.allocated.phase,
@@ -113,9 +117,7 @@ def _phases(played: Played) -> Mapping[str, PhasePeak | None]:
 
 
 def _phase(summaries: list[PhaseSummary]) -> PhasePeak:
-    return PhasePeak(
-        tensor_bytes=tensor_peak(summaries).total_bytes, allocated_bytes=block_peak(summaries).total_bytes
-    )
+    return PhasePeak(tensor_bytes=tensor_peak(summaries).total_bytes, allocated_bytes=block_peak(summaries).total_bytes)
 
 
 def _states(played: Played) -> States:
@@ -130,9 +132,9 @@ def _states(played: Played) -> States:
     )
 
 
-def _scaling(played: Played, plan: Plan, settings: TrainSettings) -> Scaling:
+def _scaling(played: Played, plan: Plan, settings: TrainSettings, device: Device) -> Scaling:
     """The slope without what the allocator does not split off, which jumps from batch to batch."""
-    larger = play(plan, dataclasses.replace(settings, bs=settings.bs + 1)).run.ledger()
+    larger = play(plan, dataclasses.replace(settings, bs=settings.bs + 1), device.gpu).run.ledger()
     slope = allocated_peak(larger, -1) - allocated_peak(played.ledger, -1)
     return Scaling(fixed_bytes=played.allocated.total_bytes - slope * settings.bs, bytes_per_image=slope)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .allocator import AllocatorConfig
 from .families import Plan
-from .kernels import Kernels
+from .kernels import Gpu, Kernels
 from .ledger import with_last_step_again
 from .loops import LOOPS, begin
 from .replay import replay
@@ -18,10 +18,10 @@ __all__ = ["Played", "play"]
 STEPS = 2
 
 
-def play(plan: Plan, settings: TrainSettings) -> Step:
-    """The first two steps from the building of the model on."""
+def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
+    """The first two steps from the building of the model on; without a ``gpu``, on an A100."""
     loop = LOOPS[settings.loop]
-    step = Step(plan, settings, Kernels(sdpa_kernel=settings.sdpa_kernel))
+    step = Step(plan, settings, Kernels(gpu=gpu or Gpu(), sdpa_kernel=settings.sdpa_kernel))
     begin(step, loop)
     for _ in range(STEPS):
         step.run.start_step()
@@ -32,8 +32,14 @@ def play(plan: Plan, settings: TrainSettings) -> Step:
 class Played:
     """Three steps through the caching allocator; the third is the one that is reported."""
 
-    def __init__(self, plan: Plan, settings: TrainSettings, allocator: AllocatorConfig | None = None) -> None:
-        self.step = play(plan, settings)
+    def __init__(
+        self,
+        plan: Plan,
+        settings: TrainSettings,
+        gpu: Gpu | None = None,
+        allocator: AllocatorConfig | None = None,
+    ) -> None:
+        self.step = play(plan, settings, gpu)
         two_steps = self.step.run.ledger()
         self.saved_activations = self.step.saved_activations(two_steps)
         self.ledger = with_last_step_again(two_steps)

@@ -13,10 +13,8 @@ from .units import DType
 __all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "warnings"]
 
 NOT_MODELLED = (
-    "reserved and device memory: the caching allocator's segments, the CUDA context and libraries",
-    "the allocator's unsplit remainders: up to 1 MiB per large block",
     "cuDNN's own workspaces for convolutions",
-    "evaluation, the first step, and resuming from a checkpoint",
+    "evaluation and resuming from a checkpoint",
 )
 
 #: A setting, the value that is modelled, and what to do about any other.
@@ -25,8 +23,6 @@ _ONLY = (
     ("ema", False, "an exponential moving average on the GPU"),
     ("gpus", 1, "more than one GPU"),
     ("offload", "none", "offload to host memory"),
-    ("gpu", None, "whether it fits a named GPU"),
-    ("memory", None, "whether it fits a given memory"),
 )
 
 
@@ -72,13 +68,13 @@ _ATTENTION = {
 }
 
 
-def assumptions(settings: TrainSettings, plan: Plan) -> tuple[str, ...]:
+def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[str, ...]:
     """What the figures rest on."""
     return (
         LOOPS[settings.loop].assumption,
         f"optimizer {settings.optim}: {OPTIMIZERS[settings.optim or ''].source}",
         "a steady-state step (the third): optimizer state exists",
-        f"{_ATTENTION[plan.attn]}; CUDA kernels of torch 2.14 on compute capability 8.0 (A100)",
+        f"{_ATTENTION[plan.attn]}; CUDA kernels of torch 2.14 on compute capability {sm[0]}.{sm[1]}",
         *([f"a classifier of {settings.num_classes} classes"] if plan.head else []),
     )
 

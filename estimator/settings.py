@@ -99,6 +99,7 @@ class TrainSettings:
     offload: Offload = "none"
     gpu: str | None = None
     memory: str | None = None
+    alloc_conf: str | None = None
 
     def __post_init__(self) -> None:
         if self.res is not None:

@@ -147,6 +147,12 @@ class Step:
         del inv_scale, found_inf, per_device_inv_scale
         return per_device_found_inf
 
+    def check_inf(self) -> Tensor:
+        """``GradScaler._check_inf_per_device``: a fused implementation unscales by itself."""
+        dummy_inv_scale, found_inf, per_device_found_inf, per_device_inv_scale = self.scalars(4)
+        del dummy_inv_scale, found_inf, per_device_inv_scale
+        return per_device_found_inf
+
     def clip_grad_norm(self) -> Tensor:
         """Trainer's clipping to ``max_grad_norm``."""
         grads = [p.accumulator.grad for p in self.trained.values() if p.accumulator and p.accumulator.grad]
@@ -159,11 +165,14 @@ class Step:
                 for parameter in group.parameters:
                     self._state_of(parameter)
 
-    def optimizer_step(self, groups: list[Group]) -> None:
-        """The update of every group in turn; the first one makes the optimizer's state."""
-        found_inf = self.scalars(1) if self.scaler and self.optimizer.takes_scaler else []
+    def optimizer_step(self, groups: list[Group], *, scaled: bool) -> None:
+        """The update of every group in turn; the first one makes the optimizer's state.
+
+        A fused implementation is handed found_inf and, if the gradients are still scaled, the scale.
+        """
+        handed = self.scalars(1 + scaled) if self.scaler and self.optimizer.takes_scaler else []
         self.optimizer.step(groups, self._state_of)
-        del found_inf
+        del handed
 
     def _state_of(self, parameter: Tensor) -> list[Tensor]:
         if id(parameter) not in self._states:

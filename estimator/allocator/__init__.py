@@ -1,6 +1,7 @@
 """PyTorch's caching allocator, replayed."""
 
 from .block import Block
-from .caching import AllocatorConfig, CachingAllocator, OutOfMemory
+from .caching import CachingAllocator, OutOfMemory
+from .config import AllocatorConfig
 
 __all__ = ["AllocatorConfig", "Block", "CachingAllocator", "OutOfMemory"]

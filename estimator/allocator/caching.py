@@ -6,26 +6,13 @@ the one in the older segment is taken, not the one at the lower address (seen in
 
 from __future__ import annotations
 
-import dataclasses
 from bisect import bisect_left
 
 from .block import LARGE_SEGMENT, MAX_NON_SPLIT, MIN_BLOCK, SMALL_SEGMENT, SMALL_SIZE, Block, Pool, segment_size
+from .config import AllocatorConfig
 from .driver import Driver
 
-__all__ = ["AllocatorConfig", "CachingAllocator", "OutOfMemory"]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorConfig:
-    """What ``PYTORCH_CUDA_ALLOC_CONF`` sets, and the device: all its memory, and what of it segments may take.
-
-    ``capacity`` None is no limit.
-    """
-
-    expandable_segments: bool = False
-    max_split_size: int | None = None
-    device_bytes: int = 80 * 2**30
-    capacity: int | None = None
+__all__ = ["CachingAllocator", "OutOfMemory"]
 
 
 class OutOfMemory(Exception):

@@ -73,6 +73,7 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("offload", None, "what lives in host memory"),
         ("gpu", "NAME", "the GPU it must fit into"),
         ("memory", "SIZE", "the memory it must fit into, as 24GiB"),
+        ("alloc_conf", "CONF", "PYTORCH_CUDA_ALLOC_CONF, as expandable_segments:True"),
     ),
 }
 

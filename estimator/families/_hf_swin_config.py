@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidRequest, NotModelled
+from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._hf import ACTIVATIONS, OVERRIDES, pair
 
@@ -100,7 +100,7 @@ def _check(name: str, config: Config) -> None:
         if values is not None and len(values) < stages:
             raise InvalidRequest(f"{name} has {stages} stages but only {len(values)} {field}; give one per stage")
     if config.hidden_act not in ACTIVATIONS:
-        raise NotModelled(f"{name}: activation {config.hidden_act!r} is not modelled")
+        raise NoFamily(f"{name}: activation {config.hidden_act!r} is not modelled")
     for stage, (depth, heads) in enumerate(zip(config.depths, config.num_heads)):
         if depth and (heads < 1 or config.width(stage) % heads):
             raise InvalidRequest(

@@ -12,7 +12,7 @@ from .. import ops
 from ..engine import Module, Scope, Tensor
 from ..errors import InvalidRequest
 from ..settings import TrainSettings
-from ._hf import ACTIVATIONS
+from ._hf import ACTIVATIONS, require_floats
 from ._hf_swin import (
     Encoder,
     ForImageClassification,
@@ -44,8 +44,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
         raise InvalidRequest(
             f"{model.name}: transformers' Swin v2 has eager attention only; leave out --attn {settings.attn}"
         )
-    if isinstance(model.config.get("mlp_ratio"), int):
-        raise InvalidRequest(f"{model.name}: transformers takes no whole number as mlp_ratio of Swin v2; write 4.0 for 4")
+    require_floats(model.name, model.config, "mlp_ratio")
     config = configured(model, settings, attn="eager")
     check_positions(model.name, config, _EXTRA_POSITIONS)
     _check_windows(model.name, config)

@@ -46,6 +46,7 @@ CASES: list[dict[str, Any]] = [
     {"model": TIMM, "bs": 3, "dim": 180, "heads": 3, "depth": 2},
     {"model": HF, "bs": 2, "dim": 128, "heads": 4, "depth": 2, "mlp_ratio": 3.0, "patch": 14, "num_classes": 10},
     {"model": TIMM, "bs": 2, "depth": 2, "patch": 7, "precision": "bf16", "loop": "plain"},
+    {"model": HF, "bs": 2, "dim": 100, "depth": 1}, {"model": HF, "bs": 2, "dim": 96, "depth": 1, "attn": "eager"},
     # windows: shifted, padded, shrunk to the grid, of several sizes
     *({"model": "swin_tiny_patch4_window7_224", "bs": 2, **settings}
       for settings in [

@@ -71,7 +71,7 @@ def test_a_folder_to_the_byte(tmp_path, config, settings):
         (V2, {"attn": "sdpa"}, "eager attention only"),
         (V2, {"res": 7}, "at least 8"),
         ({**V2, "use_absolute_embeddings": True}, {}, "set use_absolute_embeddings to false"),
-        ({**V2, "mlp_ratio": 4}, {}, "write 4.0 for 4"),
+        ({**V2, "mlp_ratio": 4}, {}, "the library wants it as 4.0"),
         ({**V2, "pretrained_window_sizes": [0]}, {}, "only 1 pretrained_window_sizes"),
         (V2, {"grad_checkpointing": True, "checkpoint_layers": 1}, "use --checkpoint-layers 0 or 2"),
     ],
