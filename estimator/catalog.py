@@ -21,7 +21,7 @@ from .errors import InvalidRequest, NoFamily, NotModelled, UnknownName, did_you_
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["ModelConfig", "bytes_per_image", "names", "resolve"]
+__all__ = ["ModelConfig", "bytes_per_image", "names", "resolve", "timm_name"]
 
 _LIBRARIES = ("timm", "transformers", "torchvision")
 _MAX_CONFIG_BYTES = 10_000_000
@@ -114,7 +114,7 @@ def resolve(model: str) -> ModelConfig:
             return _from_row(library, model)
     if model in _catalogue("torchvision")["others"]:
         raise NoFamily(f"{model} is no Vision or Swin Transformer")
-    if (known := _from_timm_name(model)) is not None:
+    if (known := _fromtimm_name(model)) is not None:
         return known
     if model.startswith((".", "/", "~")) or os.path.exists(model):
         from pathlib import Path  # only for a path
@@ -127,12 +127,12 @@ def _unknown(model: str) -> UnknownName:
     known = [name for library in _LIBRARIES for name in _catalogue(library)["models"]]
     known += [*_catalogue("timm")["skipped"], *_catalogue("timm")["others"], *_catalogue("torchvision")["others"]]
     shown = model if len(model) <= _MAX_NAME else f"{model[:_MAX_NAME]}..."
-    hint = did_you_mean(_timm_name(shown), known)
+    hint = did_you_mean(timm_name(shown), known)
     return UnknownName(f"unknown model {shown!r}{hint}; `vitmem models` lists what is known")
 
 
-def _from_timm_name(model: str) -> ModelConfig | None:
-    name = _timm_name(model)
+def _fromtimm_name(model: str) -> ModelConfig | None:
+    name = timm_name(model)
     if reason := _catalogue("timm")["skipped"].get(name):
         raise NoFamily(f"{name} is not modelled: {reason}")
     if name in _catalogue("timm")["others"]:
@@ -140,7 +140,7 @@ def _from_timm_name(model: str) -> ModelConfig | None:
     return _from_row("timm", name) if name in _catalogue("timm")["models"] else None
 
 
-def _timm_name(model: str) -> str:
+def timm_name(model: str) -> str:
     """timm's own spelling: no prefix, no pretrained tag (a tag changes weights, never shapes), today's name."""
     for prefix in _TIMM_PREFIXES:
         model = model.removeprefix(prefix)
@@ -203,7 +203,7 @@ def _from_folder(model: str, path: Path) -> ModelConfig:
 
 
 def _from_timm_folder(model: str, architecture: str, config: Mapping[str, Any]) -> ModelConfig:
-    known = _from_timm_name(architecture)
+    known = _fromtimm_name(architecture)
     if known is None:
         raise _unknown(architecture)
     arguments = config.get("model_args") or {}

@@ -93,6 +93,26 @@ def test_a_folder_of_another_model_type_is_rehearsed(tmp_path):
     assert (estimate.model.library, estimate.model.family) == ("transformers", "PoolFormerForImageClassification")
 
 
+@pytest.mark.parametrize("name", ["timm/resnet10t.c3_in1k", "hf_hub:timm/vit_tiny_patch16_224.augreg_in21k"])
+def test_timms_own_spellings_are_rehearsed_and_validated(name):
+    pytest.importorskip("timm")
+    from vitmem.validate.meta import rehearse
+
+    assert rehearse(TrainSettings.of(name, res="64", bs=1)).library == "timm"
+
+
+@pytest.mark.parametrize(
+    ("architecture", "arguments"), [("resnet10t", {"stem_width": 16}), ("vit_tiny_patch16_224", {"depth": 2})]
+)
+def test_a_folder_of_timm_is_rehearsed(tmp_path, architecture, arguments):
+    pytest.importorskip("timm")
+    from vitmem.validate.meta import measure
+
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": architecture, "model_args": arguments}))
+    settings = {"model": str(tmp_path), "bs": 2, "res": "64"}
+    assert vitmem.estimate(**settings).peak.tensor_bytes == measure(TrainSettings.of(**settings)).peak_bytes
+
+
 def test_every_other_name_is_its_librarys():
     timm = pytest.importorskip("timm")
     rows = catalog._catalogue("timm")

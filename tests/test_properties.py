@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vitmem.ledger import with_last_step_again
 from vitmem.loops import LOOPS
-from vitmem.pipeline import resolved
 from vitmem.optimizers import OPTIMIZERS
+from vitmem.pipeline import resolved
 from vitmem.play import Played, play
 from vitmem.result import KINDS
 from vitmem.settings import CHOICES, TrainSettings

@@ -11,6 +11,8 @@ from torch import nn
 from vitmem.errors import InvalidRequest, UnknownName, did_you_mean
 from vitmem.settings import TrainSettings
 
+from .hub import find_timm
+
 __all__ = ["blocks", "build", "classifiers", "first_parts", "fused_attention", "unwrapped"]
 
 _OVERRIDES = {
@@ -34,36 +36,37 @@ def build(settings: TrainSettings, device: str) -> tuple[nn.Module, tuple[int, i
     """The model and its image size (height, width)."""
     import timm
 
-    if not timm.is_model(settings.model):
-        hint = did_you_mean(settings.model, timm.list_models())
-        raise UnknownName(f"unknown model {settings.model!r}{hint}")
-    kwargs = {ours: getattr(settings, name) for name, ours in _OVERRIDES.items() if getattr(settings, name) is not None}
+    name, arguments = find_timm(settings.model)
+    if not timm.is_model(name):
+        raise UnknownName(f"unknown model {settings.model!r}{did_you_mean(name, timm.list_models())}")
+    given = {ours: getattr(settings, key) for key, ours in _OVERRIDES.items() if getattr(settings, key) is not None}
+    kwargs = {**arguments, **given}
     make = _wrapped if settings.loop == "trainer" else _plain
     with fused_attention(settings.attn), torch.device(device):
         try:
-            model = make(settings, kwargs)
+            model = make(name, settings, kwargs)
         except TypeError as error:
             if "'img_size'" not in str(error):
                 raise
             kwargs.pop("img_size")  # a convolutional network is built for no size and takes any
-            model = make(settings, kwargs)
+            model = make(name, settings, kwargs)
     core = unwrapped(model)
     if settings.attn == "sdpa" and not any(hasattr(module, "fused_attn") for module in core.modules()):
         raise InvalidRequest(f"{type(core).__name__} of timm has no fused attention; leave out --attn")
     return model, settings.res or _native_size(unwrapped(model))
 
 
-def _plain(settings: TrainSettings, kwargs: dict[str, Any]) -> nn.Module:
+def _plain(name: str, settings: TrainSettings, kwargs: dict[str, Any]) -> nn.Module:
     import timm
 
-    model: nn.Module = timm.create_model(settings.model, num_classes=settings.num_classes, **kwargs)
+    model: nn.Module = timm.create_model(name, num_classes=settings.num_classes, **kwargs)
     return model
 
 
-def _wrapped(settings: TrainSettings, kwargs: dict[str, Any]) -> nn.Module:
+def _wrapped(name: str, settings: TrainSettings, kwargs: dict[str, Any]) -> nn.Module:
     from transformers import TimmWrapperConfig, TimmWrapperForImageClassification
 
-    options: dict[str, Any] = {"architecture": settings.model, "num_labels": settings.num_classes}
+    options: dict[str, Any] = {"architecture": name, "num_labels": settings.num_classes}
     config = TimmWrapperConfig(model_args=kwargs, **options)
     model: nn.Module = TimmWrapperForImageClassification(config)
     return model

@@ -8,9 +8,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from vitmem.catalog import timm_name
 from vitmem.errors import InvalidRequest, NotModelled, UnknownName, did_you_mean
 
-__all__ = ["find_config", "is_known"]
+__all__ = ["find_config", "find_timm", "is_known"]
 
 _SUFFIX = "ForImageClassification"
 #: Model types that are trained on pixels alone.
@@ -32,8 +33,17 @@ def find_config(model: str) -> tuple[str, dict[str, Any]]:
 
 
 def is_known(model: str) -> bool:
-    """Whether ``model`` is a folder with a configuration or a packaged hub id."""
-    return (Path(model) / "config.json").is_file() or model in _packaged()
+    """Whether ``model`` is a folder with a configuration of transformers or a packaged hub id."""
+    is_folder = (Path(model) / "config.json").is_file()
+    return model in _packaged() if not is_folder else "architecture" not in _read(Path(model))
+
+
+def find_timm(model: str) -> tuple[str, dict[str, Any]]:
+    """timm's own name, and the ``model_args`` of a folder that timm's ``save_pretrained`` wrote."""
+    if not (Path(model) / "config.json").is_file():
+        return timm_name(model), {}
+    config = _read(Path(model))
+    return timm_name(str(config["architecture"])), dict(config.get("model_args") or {})
 
 
 def _packaged() -> Mapping[str, Any]:
@@ -45,6 +55,15 @@ def _packaged() -> Mapping[str, Any]:
 
 
 def _from_folder(folder: Path) -> tuple[str, dict[str, Any]]:
+    if "model_type" not in (config := _read(folder)):
+        raise InvalidRequest(f"{folder / 'config.json'} names no model_type; it must be a transformers configuration")
+    for name in config.get("architectures") or ():
+        if str(name).endswith(_SUFFIX):
+            return str(name), config
+    return _class_of(str(config["model_type"])), config
+
+
+def _read(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise InvalidRequest(f"{folder} has no config.json; save the model's configuration there")
@@ -52,12 +71,9 @@ def _from_folder(folder: Path) -> tuple[str, dict[str, Any]]:
         config = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InvalidRequest(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(config, dict) or "model_type" not in config:
-        raise InvalidRequest(f"{path} names no model_type; it must be a transformers configuration")
-    for name in config.get("architectures") or ():
-        if str(name).endswith(_SUFFIX):
-            return str(name), config
-    return _class_of(str(config["model_type"])), config
+    if not isinstance(config, dict):
+        raise InvalidRequest(f"{path} holds no JSON object")
+    return config
 
 
 def _class_of(model_type: str) -> str:

@@ -114,7 +114,7 @@ class Module:
         return result
 
     def enable_checkpointing(self, count: int | None) -> None:
-        """Checkpoint the first ``count`` blocks of a whole model (None: all): one by one, unless its library differs."""
+        """Checkpoint a whole model's first ``count`` blocks (None: all), one by one unless its library differs."""
         for block in self.blocks[:count]:
             block.checkpointed = True
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidRequest, NotModelled
+from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import apply_overrides, require_divisible
 from ._timm_config import arguments, with_sizes
@@ -228,10 +228,10 @@ def _check_modelled(name: str, config: Config) -> None:
     }
     for field, values in known.items():
         if getattr(config, field) not in values:
-            raise NotModelled(f"{name}: {field} {getattr(config, field)} is not modelled")
+            raise NoFamily(f"{name}: {field} {getattr(config, field)} is not modelled")
     if config.use_rot_pos_emb and config.rope_type == "mixed" and config.rope_rotate_half:
         raise InvalidRequest(f"{name}: rope_type mixed needs rope_rotate_half false")
     if config.use_rot_pos_emb and config.rope_type != "dinov3" and (config.dynamic_img_size or config.augments_rope):
-        raise NotModelled(
+        raise NoFamily(
             f"{name}: rope_type {config.rope_type} with augmentation or a dynamic image size is not modelled"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidRequest, NotModelled
+from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import apply_overrides, require_divisible
 from ._timm_config import arguments, with_sizes
@@ -106,4 +106,4 @@ def _check(name: str, config: Config, settings: TrainSettings) -> None:
     if settings.bs * config.grid[0] * config.grid[1] == 1:
         raise InvalidRequest(f"{name}: batch normalisation needs more than one patch or image; raise --bs or --res")
     if config.global_pool not in {"token", "avg"} or config.eta is None:
-        raise NotModelled(f"{name}: pooling {config.global_pool!r} or a model without eta is not modelled")
+        raise NoFamily(f"{name}: pooling {config.global_pool!r} or a model without eta is not modelled")

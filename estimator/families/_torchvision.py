@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ops
 from ..engine import Module, Scope, Tensor
-from ..errors import InvalidRequest, NotModelled
+from ..errors import InvalidRequest, NoFamily, NotModelled
 from ..settings import TrainSettings
 from .nn import Linear
 
@@ -51,7 +51,7 @@ def arguments(config_class: type[Any], model: ModelConfig) -> dict[str, Any]:
     row = {name: tuple(value) if isinstance(value, list) else value for name, value in model.config.items()}
     known = {field.name for field in dataclasses.fields(config_class)}
     if unknown := sorted(set(row) - known):
-        raise NotModelled(f"{model.name}: {', '.join(unknown)} is not modelled")
+        raise NoFamily(f"{model.name}: {', '.join(unknown)} is not modelled")
     return row
 
 

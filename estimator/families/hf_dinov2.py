@@ -107,12 +107,12 @@ class Embeddings(Module):
         self.cls_token = scope.parameter("cls_token", 1, 1, width)
         if config.use_mask_token:
             scope.parameter("mask_token", 1, width, used=False)
-        self.patch_embeddings = PatchEmbeddings(
-            scope / "patch_embeddings", config.num_channels, width, config.patch_size
-        )
         self.position_embeddings = scope.parameter("position_embeddings", 1, config.num_positions + 1, width)
         registers = config.num_register_tokens
         self.register_tokens = scope.parameter("register_tokens", 1, registers, width) if registers else None
+        self.patch_embeddings = PatchEmbeddings(
+            scope / "patch_embeddings", config.num_channels, width, config.patch_size
+        )
 
     def _positions(self, embeddings: Tensor) -> Tensor:
         """``interpolate_pos_encoding``: bicubic in fp32, or the embeddings themselves at their own square size."""

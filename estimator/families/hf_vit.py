@@ -83,8 +83,9 @@ class Embeddings(Module):
         super().__init__(scope)
         width = config.hidden_size
         self.dropout = config.hidden_dropout_prob
-        self.tokens = [scope.parameter(name, 1, 1, width) for name in tokens]
+        cls_token = scope.parameter(tokens[0], 1, 1, width)
         self.position_embeddings = scope.parameter("position_embeddings", 1, config.num_patches + len(tokens), width)
+        self.tokens = [cls_token, *(scope.parameter(name, 1, 1, width) for name in tokens[1:])]
         self.patch_embeddings = PatchEmbeddings(
             scope / "patch_embeddings", config.num_channels, width, config.patch_size
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import ops
 from ..engine import Module, Scope, Tensor
-from ..errors import NotModelled
+from ..errors import NoFamily
 from ..settings import TrainSettings
 from ..units import DType
 from ._plan import Plan, apply_overrides, linear_rates
@@ -134,7 +134,7 @@ def _check(name: str, config: Config, settings: TrainSettings) -> None:
         patch_size=config.patch_size,
     )
     if config.global_pool not in {"avg", "token"} or config.norm_layer not in NORMS:
-        raise NotModelled(f"{name}: pooling {config.global_pool!r} with {config.norm_layer} is not modelled")
+        raise NoFamily(f"{name}: pooling {config.global_pool!r} with {config.norm_layer} is not modelled")
 
 
 class _Table(Module):

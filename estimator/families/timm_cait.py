@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import ops
 from ..engine import Module, Scope, Tensor
-from ..errors import InvalidRequest, NotModelled
+from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import Plan, apply_overrides, require_divisible
 from ._timm_class_attention import ClassAttn, Mlp
@@ -110,7 +110,7 @@ def _configured(model: ModelConfig, settings: TrainSettings) -> Config:
                 f"res {size} is smaller than one patch of {patch} pixels; raise --res or lower --patch"
             )
     if config.global_pool not in {"token", "avg"}:
-        raise NotModelled(f"{model.name}: pooling {config.global_pool!r} is not modelled")
+        raise NoFamily(f"{model.name}: pooling {config.global_pool!r} is not modelled")
     return config
 
 

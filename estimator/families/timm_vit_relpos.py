@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from .. import ops
 from ..engine import Module, Scope, Tensor
-from ..errors import InvalidRequest, NotModelled
+from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import Plan, apply_overrides, linear_rates
 from ._timm_config import arguments, with_sizes
@@ -139,10 +139,10 @@ def _check(name: str, config: Config, settings: TrainSettings) -> None:
     if (config.rel_pos_dim or 0) < 0:
         raise InvalidRequest(f"{name}: rel_pos_dim {config.rel_pos_dim} is no size; leave it out for 128")
     if config.global_pool not in {"avg", "token"}:
-        raise NotModelled(f"{name}: pooling {config.global_pool!r} is not modelled")
+        raise NoFamily(f"{name}: pooling {config.global_pool!r} is not modelled")
     for field, known in (("norm_layer", NORMS), ("act_layer", ACTIVATIONS), ("block_fn", _BLOCKS)):
         if getattr(config, field) not in known:
-            raise NotModelled(f"{name}: {field} {getattr(config, field)} is not modelled")
+            raise NoFamily(f"{name}: {field} {getattr(config, field)} is not modelled")
 
 
 def _rel_pos(scope: Scope, config: Config) -> RelPosBias | RelPosMlp:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from .. import ops
 from ..engine import Module, Scope, Tensor
-from ..errors import InvalidRequest, NotModelled
+from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import Plan, apply_overrides, linear_rates, require_divisible
 from ._timm_layers import Sequential
@@ -101,7 +101,7 @@ def _configured(model: ModelConfig, settings: TrainSettings) -> Config:
     for stage, heads in enumerate(config.num_heads):
         require_divisible("width", config.width(stage), "heads", heads)
     if config.block not in _BLOCKS or config.downsample_layer not in _MERGES:
-        raise NotModelled(f"{model.name}: {config.block} with {config.downsample_layer} is not modelled")
+        raise NoFamily(f"{model.name}: {config.block} with {config.downsample_layer} is not modelled")
     return config
 
 
