@@ -55,7 +55,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
         verdict=fits,
         assumptions=(*scope.assumptions(settings, plan, device.gpu.capability), *plan.assumptions),
         not_modelled=(*scope.NOT_MODELLED, *plan.not_modelled, *played.step.optimizer.not_modelled),
-        warnings=scope.warnings(settings, plan),
+        warnings=scope.warnings(settings, plan, device.gpu.capability),
     )
 
 

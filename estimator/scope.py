@@ -79,9 +79,16 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
     )
 
 
-def warnings(settings: TrainSettings, plan: Plan) -> tuple[str, ...]:
-    """What the user may not expect."""
+def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[str, ...]:
+    """What the user may not expect; ``sm`` is the compute capability."""
     found = []
+    if sm < (8, 0) and "bf16" in settings.precision:
+        found.append(
+            f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, and its convolutions borrow a copy of "
+            "the patches that is not counted; use --precision fp16"
+        )
+    if sm < (7, 5):
+        found.append(f"torch 2.14's CUDA 13 builds do not run on compute capability {sm[0]}.{sm[1]}")
     for side, pixels, step in zip(("height", "width"), plan.image_size, plan.patch_size):
         if rest := pixels % step:
             does = f"adds {step - rest} pixels of zeros" if plan.pads_images else f"ignores {rest} pixels"

@@ -118,3 +118,10 @@ def test_expandable_segments_change_what_is_reserved_and_nothing_else():
     assert expandable.at_peak["rounding"] <= usual.at_peak["rounding"]  # whole blocks are split
     parsed = AllocatorConfig.parse("expandable_segments:True, max_split_size_mb:128")
     assert (parsed.expandable_segments, parsed.max_split_size) == (True, 128 * MIB)
+
+
+def test_what_an_old_gpu_lacks_is_a_warning():
+    (emulated,) = vitmem.estimate(**SMALL, precision="bf16", gpu="t4").warnings
+    assert "no bf16" in emulated
+    assert vitmem.estimate(**SMALL, precision="fp16", gpu="t4").warnings == ()
+    assert "do not run" in vitmem.estimate(**SMALL, precision="fp16", gpu="v100-16g").warnings[0]
