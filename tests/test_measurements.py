@@ -1,0 +1,36 @@
+"""The estimator against PyTorch's own CUDA allocator (``data/measurements``): allocated to the byte, and reserved."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import vitmem
+
+FILES = sorted((Path(__file__).parents[1] / "data" / "measurements").glob("null_*.json"))
+ROWS = [
+    (measured["gpu"], row)
+    for measured in (json.loads(path.read_text()) for path in FILES)
+    for row in measured["rows"]
+    if "error" not in row
+]
+
+
+def title(row):
+    return " ".join(f"{value}" if key == "model" else f"{key}={value}" for key, value in row["settings"].items())
+
+
+def test_there_are_enough_rows_of_every_generation():
+    assert len(ROWS) >= 400
+    assert {gpu for gpu, _ in ROWS} == {"a100-40g", "t4", "rtx3090", "l4", "h100-80g"}
+
+
+@pytest.mark.parametrize(("gpu", "row"), ROWS, ids=[f"{gpu} {title(row)}" for gpu, row in ROWS])
+def test_what_the_allocator_hands_out_and_reserves(gpu, row):
+    estimate = vitmem.estimate(**row["settings"], gpu=gpu)
+    left = row["left_bytes"]
+    assert estimate.peak.allocated_bytes + left == row["allocated_bytes"]
+    assert {name: estimate.phases[name].allocated_bytes + left for name in row["phases"]} == row["phases"]
+    assert estimate.phases["first_step"].allocated_bytes + left == row["first_step_bytes"]
+    assert estimate.peak.reserved_bytes == row["reserved_bytes"]
