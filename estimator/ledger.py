@@ -65,5 +65,6 @@ def _ranked(ledger: Ledger, stop: int) -> dict[tuple[int, str, str, int], int]:
     for i in sorted(event for event in events if event >= 0 and event not in dead):
         like = ledger.bytes[i], ledger.kinds[i], ledger.layers[i]
         counts[like] = counts.get(like, 0) + 1
-        ranked[(*like, counts[like])] = i
+        place = (*like, counts[like])
+        ranked[place] = i
     return ranked

@@ -109,9 +109,13 @@ def _peaks(estimate: Estimate, measurement: Measurement) -> tuple[Difference, ..
 
 def _tensor_kinds(estimate: Estimate, measurement: Measurement) -> Mapping[str, int]:
     """Without an allocator the peak is that of the tensors alone: no workspaces, no rounding."""
-    if measurement.allocated_bytes is not None:
-        return estimate.at_peak
-    return {name: num_bytes for name, num_bytes in estimate.at_tensor_peak.items() if name not in _NOT_TENSORS}
+    sees_allocator = measurement.allocated_bytes is not None
+    kinds = estimate.at_peak if sees_allocator else estimate.at_tensor_peak
+    return {
+        name: num_bytes
+        for name, num_bytes in kinds.items()
+        if num_bytes is not None and (sees_allocator or name not in _NOT_TENSORS)
+    }
 
 
 def _phases(estimate: Estimate, measurement: Measurement) -> tuple[Difference, ...]:

@@ -4,11 +4,17 @@ One row of ``OPTIMIZERS`` is one optimizer under the name that Trainer's ``optim
 mirror their sources: torch's foreach path as torch picks it on CUDA, and the packages that Trainer's names stand for.
 """
 
-from . import adafactor, bitsandbytes, others, refused, schedulefree, torch_optim
+from . import adafactor, bitsandbytes, others, refused, schedulefree, torch_optim, torchao
 from .row import Group, Optimizer
 
 __all__ = ["OPTIMIZERS", "Group", "Optimizer"]
 
 OPTIMIZERS: dict[str, Optimizer] = (
-    torch_optim.ROWS | adafactor.ROWS | bitsandbytes.ROWS | schedulefree.ROWS | others.ROWS | refused.ROWS
+    torch_optim.ROWS
+    | adafactor.ROWS
+    | bitsandbytes.ROWS
+    | schedulefree.ROWS
+    | torchao.ROWS
+    | others.ROWS
+    | refused.ROWS
 )
