@@ -12,7 +12,8 @@ class Ledger:
     """Allocation ``i`` has ``bytes[i]``, ``kinds[i]``, ``layers[i]``.
 
     ``events`` is time: the number ``i`` where allocation ``i`` is born, ``~i`` where it dies. ``phases`` are
-    (name, index of the first event); ``steps`` are the indices into ``phases`` at which a training step begins.
+    (name, index of the first event); ``steps`` are the indices into ``phases`` at which a training step begins;
+    ``side`` are the allocations of a second stream.
     """
 
     bytes: tuple[int, ...]
@@ -21,6 +22,7 @@ class Ledger:
     events: tuple[int, ...]
     phases: tuple[tuple[str, int], ...]
     steps: tuple[int, ...] = ()
+    side: frozenset[int] = frozenset()
 
     def step_phases(self, step: int) -> range:
         """The indices of the phases of a step (negative: from the last)."""
@@ -53,6 +55,7 @@ def with_last_step_again(ledger: Ledger) -> Ledger:
         events=(*ledger.events, *(again[event] if event >= 0 else ~again[~event] for event in events)),
         phases=(*ledger.phases, *((name, start + stop - first) for name, start in ledger.phases[ledger.steps[-1] :])),
         steps=(*ledger.steps, len(ledger.phases)),
+        side=ledger.side | {again[i] for i in ledger.side if i >= oldest},
     )
 
 

@@ -195,11 +195,12 @@ def _timm_begin(step: Step) -> None:
 
 
 def _timm_batch(step: Step) -> tuple[Tensor, Tensor]:
-    """``PrefetchLoader``: bytes to the device, and a float batch from them."""
-    pixels = step.images(DType.uint8)
-    target = step.labels()
-    batch = step.images()
-    del pixels
+    """``PrefetchLoader``: bytes to the device, and a float batch from them, on a stream of its own."""
+    with step.run.side_stream():
+        pixels = step.images(DType.uint8)
+        target = step.labels()
+        batch = step.images()
+        del pixels
     return batch, target
 
 

@@ -38,7 +38,7 @@ def replay(ledger: Ledger, config: AllocatorConfig | None = None) -> Replay:
         if not ledger.bytes[event]:
             continue  # an empty tensor asks for nothing
         try:
-            block = allocator.malloc(ledger.bytes[event])
+            block = allocator.malloc(ledger.bytes[event], stream=int(event in ledger.side))
         except OutOfMemory:
             failed = place
             break

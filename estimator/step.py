@@ -37,6 +37,7 @@ class Step:
         run.start_phase("setup", kind="temporaries")
         self.scope = Scope(run)
         self.model: Module = plan.build(self.scope)
+        run.events[:] = self.scope.moving_order()
         self._freeze(plan)
         self._checkpoint()
         self.optimizer = OPTIMIZERS[settings.optim or "adamw_torch"]

@@ -28,7 +28,7 @@ class CachingAllocator:
 
     def __init__(self, config: AllocatorConfig | None = None) -> None:
         self.config = config or AllocatorConfig()
-        self.small, self.large = Pool(small=True), Pool(small=False)
+        self.pools: dict[tuple[int, bool], Pool] = {}
         self.driver = Driver(self.config.capacity)
         self.allocated = self.max_allocated = 0
         self.num_retries = 0
@@ -44,10 +44,10 @@ class CachingAllocator:
         """The most that was ever reserved."""
         return self.driver.max_reserved
 
-    def malloc(self, num_bytes: int) -> Block:
-        """The block for a request of ``num_bytes`` > 0; raises OutOfMemory."""
+    def malloc(self, num_bytes: int, stream: int = 0) -> Block:
+        """The block for a request of ``num_bytes`` > 0; raises OutOfMemory. Streams share no blocks."""
         size = max(MIN_BLOCK, -(-num_bytes // MIN_BLOCK) * MIN_BLOCK)
-        pool = self.small if size <= SMALL_SIZE else self.large
+        pool = self._pool(stream, small=size <= SMALL_SIZE)
         block = self._free_block(pool, size) or self._new_block(pool, size) or self._retry(pool, size)
         if block is None:
             raise OutOfMemory(num_bytes)
@@ -67,13 +67,18 @@ class CachingAllocator:
 
     def release_cached(self) -> None:
         """``torch.cuda.empty_cache()``: whole cached segments go back to the driver."""
-        for pool in (self.large, self.small):
+        for pool in sorted(self.pools.values(), key=lambda pool: pool.small):
             for block in list(pool.blocks.values()):
                 if self.config.expandable_segments:
                     self._unmap(block)
                 elif not block.is_split:
                     pool.remove(block)
                     self.driver.give_back(block.address, block.size)
+
+    def _pool(self, stream: int, *, small: bool) -> Pool:
+        if (stream, small) not in self.pools:
+            self.pools[stream, small] = Pool(small=small)
+        return self.pools[stream, small]
 
     # --- finding a block
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..units import DType
@@ -71,11 +71,31 @@ class Scope:
         """What the library makes in its first forward pass and keeps for good, but registers nowhere."""
         return self._state(shape, dtype, "activations")
 
+    def moving_order(self) -> list[int]:
+        """The allocations of the model in the order of ``Module.to``: children first, then a module's own parameters
+        and buffers (torch/nn/modules/module.py, ``_apply``); last what is registered nowhere."""
+        tree: dict[str, Any] = {}
+        for path, tensor in (*self.parameters.items(), *self.buffers.items()):
+            *modules, _ = path.split(".")
+            node = tree
+            for name in modules:
+                node = node.setdefault(name, {})
+            node.setdefault("", []).append(tensor.storage.id)
+        order = list(_children_first(tree))
+        return order + sorted(set(self.run.events) - set(order))
+
     def _state(self, shape: Shape, dtype: DType, kind: str) -> Tensor:
         outer, self.run.layer = self.run.layer, self.layer
         tensor = Tensor.empty(self.run, shape, dtype, kind=kind)
         self.run.layer = outer
         return tensor
+
+
+def _children_first(node: dict[str, Any]) -> Iterator[int]:
+    for name, child in node.items():
+        if name:
+            yield from _children_first(child)
+    yield from node.get("", ())
 
 
 class Module:

@@ -48,7 +48,9 @@ class Run:
         "parameter_dtype",
         "phases",
         "sequence",
+        "side",
         "steps",
+        "stream",
     )
 
     def __init__(self, *, kernels: Kernels, parameter_dtype: DType) -> None:
@@ -65,6 +67,8 @@ class Run:
         self.layer = "model"
         self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
         self.events: list[int] = []
+        self.stream = 0
+        self.side: set[int] = set()  # the allocations of a stream other than the main one
         self.phases: list[tuple[str, int]] = []
         self.steps: list[int] = []  # the phases with which a training step begins
 
@@ -87,6 +91,15 @@ class Run:
         self.steps.append(len(self.phases))
 
     @contextmanager
+    def side_stream(self) -> Iterator[None]:
+        """``torch.cuda.stream(...)``: what is made inside comes from blocks of its own."""
+        self.stream = 1
+        try:
+            yield
+        finally:
+            self.stream = 0
+
+    @contextmanager
     def no_grad(self) -> Iterator[None]:
         """``torch.no_grad()``."""
         before, self.grad_enabled = self.grad_enabled, False
@@ -105,6 +118,7 @@ class Run:
             events=tuple(self.events),
             phases=tuple(self.phases),
             steps=tuple(self.steps),
+            side=frozenset(self.side),
         )
 
 
@@ -119,6 +133,8 @@ class Storage:
         self.id = born = len(run.allocations)
         run.allocations.append((num_bytes, kind or run.kind, run.layer))
         run.events.append(born)
+        if run.stream:
+            run.side.add(born)
 
     @property
     def layer(self) -> str:

@@ -1,4 +1,4 @@
-"""torchao 0.18.0 (optim/adam.py, optim/subclass_8bit.py, subclass_4bit.py) with the blocks of 256 that Trainer asks for.
+"""torchao 0.18.0 (optim/adam.py, subclass_8bit.py, subclass_4bit.py) with the blocks of 256 that Trainer asks for.
 
 The update of one parameter is compiled. What it borrows is what the inductor of torch 2.14 allocates for it: read off
 its generated code for the shapes that vision transformers have, under a CUDA build without a device.
@@ -38,9 +38,16 @@ def _averages(bits: int) -> KeptOf:
 
 
 def _in_one_kernel(shape: Shape) -> bool:
-    """Whether blocks and rows fit into each other at every dimension, so that one loop can run over both."""
-    sizes = [prod(shape[dim:]) for dim in range(1, len(shape))]
-    return all(size % _BLOCK == 0 or _BLOCK % size == 0 for size in sizes)
+    """Whether one loop can run over the elements by row and by block.
+
+    Blocks end where some dimension does, or they split the last dimension or the first.
+    """
+    sizes = [size for size in shape if size > 1]
+    inner = 1
+    while sizes and inner * sizes[-1] < _BLOCK:
+        inner *= sizes.pop()
+    ends = len(sizes) <= 1 or inner == 1 or inner * sizes[-1] == _BLOCK
+    return ends and _BLOCK % inner == 0 and (inner * sizes[-1]) % _BLOCK == 0
 
 
 def _borrow_8bit(p: Tensor) -> None:
