@@ -92,16 +92,24 @@ class AccumulateGrad:
         return all(size == 1 or stride == want for size, stride, want in zip(self.shape, grad.strides, self.strides))
 
 
-def record(out: Tensor, inputs: tuple[Tensor | None, ...], function: Backward, saved: Saved = ()) -> Tensor:
+def record(
+    out: Tensor,
+    inputs: tuple[Tensor | None, ...],
+    function: Backward,
+    saved: Saved = (),
+    *,
+    saves_result: bool = False,
+) -> Tensor:
     """Attach the node of an operator to its output; nothing when no input requires grad.
 
     ``function(saved, grads)`` returns one gradient per input. It must not hold a tensor except through ``saved``.
+    ``saves_result``: something saved is made before ``out``, by the operator itself.
     """
     run = out.storage.run
     if run.grad_enabled:
         for x in inputs:
             if x is not None and x.requires_grad:
-                out.node = _node(run, (out,), inputs, function, saved)
+                out.node = _node(run, (out,), inputs, function, saved, saves_result)
                 out.requires_grad = True
                 break
     return out
@@ -120,10 +128,15 @@ def record_all(
 
 
 def _node(
-    run: Run, outs: tuple[Tensor, ...], inputs: tuple[Tensor | None, ...], function: Backward, saved: Saved
+    run: Run,
+    outs: tuple[Tensor, ...],
+    inputs: tuple[Tensor | None, ...],
+    function: Backward,
+    saved: Saved,
+    saves_result: bool = False,
 ) -> Node:
     tensors = tuple([x.detach() for x in saved])
-    kept = tensors if run.frame is None else run.frame.hold(tensors, outs[0])
+    kept = tensors if run.frame is None else run.frame.hold(tensors, None if saves_result else outs[0])
     run.sequence += 1
     return Node(tuple([_edge(x) for x in inputs]), function, kept, len(outs), run.layer, run.sequence)
 

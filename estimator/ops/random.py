@@ -24,15 +24,15 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """``F.dropout`` in training: the input itself at rate 0; else saves a byte per element (native_dropout)."""
     if rate == 0:
         return x
-    out = like(x)
     mask = Tensor.empty(x.run, x.shape, DType.bool, strides=pointwise_strides(x.shape, (x,)))
+    out = like(x)
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         assert grad is not None
         return (like(grad),)
 
-    return record(out, (x,), backward, (mask,))
+    return record(out, (x,), backward, (mask,), saves_result=True)
 
 
 def bernoulli_scale(x: Tensor) -> Tensor:
