@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import apply_overrides, require_divisible
-from ._timm_config import arguments, with_sizes
+from ._timm_config import OVERRIDES_WITH_PATCH_DROP, arguments, with_sizes
 from ._timm_eva_blocks import EvaBlockConfig
 from ._timm_layers import NORMS
 
@@ -156,22 +156,9 @@ class Config:
         )
 
 
-_OVERRIDES = {
-    "dim": "embed_dim",
-    "depth": "depth",
-    "heads": "num_heads",
-    "mlp_ratio": "mlp_ratio",
-    "num_classes": "num_classes",
-    "dropout": "drop_rate",
-    "attn_dropout": "attn_drop_rate",
-    "drop_path": "drop_path_rate",
-    "patch_drop": "patch_drop_rate",
-}
-
-
 def configured(model: ModelConfig, settings: TrainSettings) -> Config:
     """The arguments that ``timm.create_model(name, img_size=..., ...)`` arrives at; raises where timm would."""
-    config = apply_overrides(Config(**arguments(Config, model)), settings, _OVERRIDES)
+    config = apply_overrides(Config(**arguments(Config, model)), settings, OVERRIDES_WITH_PATCH_DROP)
     config = dataclasses.replace(with_sizes(config, settings), fused_attn=settings.attn in {"auto", "sdpa"})
     _check_settings(model.name, config, settings)
     _check_heads(model.name, config)

@@ -11,13 +11,13 @@ from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import apply_overrides, require_divisible
 from ._timm_blocks import BLOCKS
-from ._timm_config import arguments, with_sizes
+from ._timm_config import OVERRIDES_WITH_PATCH_DROP, arguments, with_sizes
 from ._timm_layers import ACTIVATIONS, MLPS, NORMS, BlockConfig
 
 if TYPE_CHECKING:
     from ..catalog import ModelConfig
 
-__all__ = ["Config", "configured", "resolved"]
+__all__ = ["Config", "configured"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,23 +107,10 @@ class Config:
         )
 
 
-_OVERRIDES = {
-    "dim": "embed_dim",
-    "depth": "depth",
-    "heads": "num_heads",
-    "mlp_ratio": "mlp_ratio",
-    "num_classes": "num_classes",
-    "dropout": "drop_rate",
-    "attn_dropout": "attn_drop_rate",
-    "drop_path": "drop_path_rate",
-    "patch_drop": "patch_drop_rate",
-}
-
-
 def configured(model: ModelConfig, settings: TrainSettings) -> Config:
     """The arguments that ``timm.create_model(name, img_size=..., ...)`` arrives at; raises where timm would."""
     config = Config(**arguments(Config, model), distilled=model.class_name == "VisionTransformerDistilled")
-    config = apply_overrides(config, settings, _OVERRIDES)
+    config = apply_overrides(config, settings, OVERRIDES_WITH_PATCH_DROP)
     config = dataclasses.replace(with_sizes(config, settings), fused_attn=settings.attn in {"auto", "sdpa"})
     _check(model.name, config, settings)
     return config
@@ -152,19 +139,3 @@ def _check(name: str, config: Config, settings: TrainSettings) -> None:
         raise NoFamily(f"{name}: {config.mlp_layer} with attention {config.attn_layer or 'attn'} is not modelled")
     if config.dynamic_img_pad or config.global_pool not in {"token", "avg", "avgmax", "max", "map"}:
         raise NoFamily(f"{name}: pooling {config.global_pool!r} or padded patch embedding is not modelled")
-
-
-def resolved(config: Config) -> Mapping[str, Any]:
-    """The settings that the configuration decides, for the request that is reported."""
-    return {
-        "res": config.img_size,
-        "patch": config.patch_size[0],
-        "dim": config.embed_dim,
-        "depth": config.depth,
-        "heads": config.num_heads,
-        "mlp_ratio": config.mlp_ratio,
-        "dropout": config.drop_rate,
-        "attn_dropout": config.attn_drop_rate,
-        "drop_path": config.drop_path_rate,
-        "patch_drop": config.patch_drop_rate,
-    }

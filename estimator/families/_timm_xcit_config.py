@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import apply_overrides, require_divisible
-from ._timm_config import arguments, with_sizes
+from ._timm_config import OVERRIDES, arguments, with_sizes
 
 if TYPE_CHECKING:
     from ..catalog import ModelConfig
@@ -64,18 +64,6 @@ class Config:
         return "sdpa" if self.fused_xca else "auto"
 
 
-_OVERRIDES = {
-    "dim": "embed_dim",
-    "depth": "depth",
-    "heads": "num_heads",
-    "mlp_ratio": "mlp_ratio",
-    "num_classes": "num_classes",
-    "dropout": "drop_rate",
-    "attn_dropout": "attn_drop_rate",
-    "drop_path": "drop_path_rate",
-}
-
-
 def configured(model: ModelConfig, settings: TrainSettings) -> Config:
     """The arguments that ``timm.create_model(name, img_size=..., ...)`` arrives at; raises where timm would."""
     for name in ("window", "patch_drop"):
@@ -83,7 +71,7 @@ def configured(model: ModelConfig, settings: TrainSettings) -> Config:
             raise InvalidRequest(f"{model.name} has no --{name.replace('_', '-')}; leave it out")
     if settings.attn == "flash_attention_2":
         raise InvalidRequest("timm models run F.scaled_dot_product_attention; use --attn sdpa")
-    config = apply_overrides(Config(**arguments(Config, model)), settings, _OVERRIDES)
+    config = apply_overrides(Config(**arguments(Config, model)), settings, OVERRIDES)
     config = dataclasses.replace(
         with_sizes(config, settings), fused_xca=settings.attn == "sdpa", fused_class_attn=settings.attn != "eager"
     )

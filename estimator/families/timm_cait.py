@@ -16,7 +16,7 @@ from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import Plan, apply_overrides, require_divisible
 from ._timm_class_attention import ClassAttn, Mlp
-from ._timm_config import arguments, with_sizes
+from ._timm_config import OVERRIDES, arguments, resolved, with_sizes
 from ._timm_layers import PatchEmbed, Sequential
 from .nn import Dropout, LayerNorm, Linear, drop_path
 
@@ -56,18 +56,6 @@ class Config:
         return math.prod(size // patch for size, patch in zip(self.img_size, self.patch_size))
 
 
-_OVERRIDES = {
-    "dim": "embed_dim",
-    "depth": "depth",
-    "heads": "num_heads",
-    "mlp_ratio": "mlp_ratio",
-    "num_classes": "num_classes",
-    "dropout": "drop_rate",
-    "attn_dropout": "attn_drop_rate",
-    "drop_path": "drop_path_rate",
-}
-
-
 def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
     """The model that ``timm.create_model(name, img_size=..., ...)`` builds; raises where timm would."""
     config = _configured(model, settings)
@@ -81,16 +69,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
         head=("head",),
         stem=("model", "patch_embed", "pos_drop"),
         attn="sdpa" if config.fused_attn else "eager",
-        resolved={
-            "patch": config.patch_size[0],
-            "dim": config.embed_dim,
-            "depth": config.depth,
-            "heads": config.num_heads,
-            "mlp_ratio": config.mlp_ratio,
-            "dropout": config.drop_rate,
-            "attn_dropout": config.attn_drop_rate,
-            "drop_path": config.drop_path_rate,
-        },
+        resolved=resolved(config),
         assumptions=("the talking heads over the patches are eager; attn tells of the class attention",),
     )
 
@@ -101,7 +80,7 @@ def _configured(model: ModelConfig, settings: TrainSettings) -> Config:
             raise InvalidRequest(f"{model.name} has no --{name.replace('_', '-')}; leave it out")
     if settings.attn == "flash_attention_2":
         raise InvalidRequest("timm models run F.scaled_dot_product_attention; use --attn sdpa (or --sdpa-kernel flash)")
-    config = apply_overrides(Config(**arguments(Config, model)), settings, _OVERRIDES)
+    config = apply_overrides(Config(**arguments(Config, model)), settings, OVERRIDES)
     config = dataclasses.replace(with_sizes(config, settings), fused_attn=settings.attn != "eager")
     require_divisible("dim", config.embed_dim, "heads", config.num_heads)
     for size, patch in zip(config.img_size, config.patch_size):

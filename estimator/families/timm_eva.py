@@ -15,6 +15,7 @@ from ..engine import Module, Scope, Tensor
 from ..settings import TrainSettings
 from ._plan import Plan, linear_rates
 from ._timm_blocks import AttentionPoolLatent
+from ._timm_config import resolved
 from ._timm_eva_blocks import EvaBlock, EvaBlockPostNorm
 from ._timm_eva_config import Config, configured
 from ._timm_layers import NORMS, PatchEmbed
@@ -42,18 +43,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
         head=("head",),
         stem=("model", "patch_embed", "pos_drop", "patch_drop", "rope", "norm_pre"),
         attn="sdpa" if config.fused_attn else "eager",
-        resolved={
-            "res": config.img_size,
-            "patch": config.patch_size[0],
-            "dim": config.embed_dim,
-            "depth": config.depth,
-            "heads": config.num_heads,
-            "mlp_ratio": config.mlp_ratio,
-            "dropout": config.drop_rate,
-            "attn_dropout": config.attn_drop_rate,
-            "drop_path": config.drop_path_rate,
-            "patch_drop": config.patch_drop_rate,
-        },
+        resolved=resolved(config),
     )
 
 

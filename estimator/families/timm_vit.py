@@ -14,8 +14,9 @@ from ..engine import Module, Scope, Tensor
 from ..settings import TrainSettings
 from ._plan import Plan, linear_rates
 from ._timm_blocks import BLOCKS, AttentionPoolLatent
+from ._timm_config import resolved
 from ._timm_layers import NORMS, PatchDropout, PatchEmbed, Sequential
-from ._timm_vit_config import Config, configured, resolved
+from ._timm_vit_config import Config, configured
 from .nn import Dropout, Linear
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from ..engine import Module, Scope, Tensor
 from ..errors import InvalidRequest, NoFamily
 from ..settings import TrainSettings
 from ._plan import Plan, apply_overrides, linear_rates
-from ._timm_config import arguments, with_sizes
+from ._timm_config import OVERRIDES, arguments, resolved, with_sizes
 from ._timm_layers import ACTIVATIONS, NORMS, BlockConfig, Mlp, PatchEmbed
 from ._timm_rel_pos import Pair, RelPosBias, RelPosMlp, check_sizes
 from .nn import Dropout, LayerScale, Linear, drop_path
@@ -84,21 +84,9 @@ class Config:
         )
 
 
-_OVERRIDES = {
-    "dim": "embed_dim",
-    "depth": "depth",
-    "heads": "num_heads",
-    "mlp_ratio": "mlp_ratio",
-    "num_classes": "num_classes",
-    "dropout": "drop_rate",
-    "attn_dropout": "attn_drop_rate",
-    "drop_path": "drop_path_rate",
-}
-
-
 def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
     """The model that ``timm.create_model(name, img_size=..., ...)`` builds; raises where timm would."""
-    config = apply_overrides(Config(**arguments(Config, model)), settings, _OVERRIDES)
+    config = apply_overrides(Config(**arguments(Config, model)), settings, OVERRIDES)
     config = dataclasses.replace(with_sizes(config, settings), fused_attn=settings.attn in {"auto", "sdpa"})
     _check(model.name, config, settings)
     return Plan(
@@ -111,17 +99,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
         head=("head",),
         stem=("model", "patch_embed", "shared_rel_pos"),
         attn="sdpa" if config.fused_attn else "eager",
-        resolved={
-            "patch": config.patch_size[0],
-            "dim": config.embed_dim,
-            "depth": config.depth,
-            "heads": config.num_heads,
-            "mlp_ratio": config.mlp_ratio,
-            "dropout": config.drop_rate,
-            "attn_dropout": config.attn_drop_rate,
-            "drop_path": config.drop_path_rate,
-            "patch_drop": 0.0,
-        },
+        resolved=resolved(config),
     )
 
 

@@ -14,6 +14,7 @@ from ..engine import Module, Scope, Tensor
 from ..settings import TrainSettings
 from ._plan import Plan
 from ._timm_class_attention import ClassAttn, Mlp
+from ._timm_config import resolved
 from ._timm_xcit_config import Config, configured
 from ._timm_xcit_stem import ConvPatchEmbed, PositionalEncodingFourier
 from .nn import BatchNorm2d, Conv2d, Dropout, LayerNorm, Linear, drop_path
@@ -39,16 +40,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
         head=("head",),
         stem=("model", "patch_embed", "pos_embed", "pos_drop"),
         attn=config.attn,
-        resolved={
-            "patch": config.patch_size[0],
-            "dim": config.embed_dim,
-            "depth": config.depth,
-            "heads": config.num_heads,
-            "mlp_ratio": config.mlp_ratio,
-            "dropout": config.drop_rate,
-            "attn_dropout": config.attn_drop_rate,
-            "drop_path": config.drop_path_rate,
-        },
+        resolved=resolved(config),
         assumptions=(math_kernel,) if config.fused_xca else (),
         not_modelled=(cudnn,) if settings.precision in {"fp32", "fp16"} else (),
     )
