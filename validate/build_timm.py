@@ -40,6 +40,8 @@ def build(settings: TrainSettings, device: str) -> tuple[nn.Module, tuple[int, i
     if not timm.is_model(name):
         raise UnknownName(f"unknown model {settings.model!r}{did_you_mean(name, timm.list_models())}")
     given = {ours: getattr(settings, key) for key, ours in _OVERRIDES.items() if getattr(settings, key) is not None}
+    if not given.get("patch_drop_rate", True):
+        del given["patch_drop_rate"]  # dropping nothing is what a class without the argument does
     kwargs = {**arguments, **given}
     make = _wrapped if settings.loop == "trainer" else _plain
     with fused_attention(settings.attn), torch.device(device):

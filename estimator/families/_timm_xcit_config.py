@@ -67,7 +67,7 @@ class Config:
 def configured(model: ModelConfig, settings: TrainSettings) -> Config:
     """The arguments that ``timm.create_model(name, img_size=..., ...)`` arrives at; raises where timm would."""
     for name in ("window", "patch_drop"):
-        if getattr(settings, name) is not None:
+        if getattr(settings, name):
             raise InvalidRequest(f"{model.name} has no --{name.replace('_', '-')}; leave it out")
     if settings.attn == "flash_attention_2":
         raise InvalidRequest("timm models run F.scaled_dot_product_attention; use --attn sdpa")

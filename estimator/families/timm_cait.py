@@ -76,7 +76,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
 
 def _configured(model: ModelConfig, settings: TrainSettings) -> Config:
     for name in ("window", "patch_drop"):
-        if getattr(settings, name) is not None:
+        if getattr(settings, name):
             raise InvalidRequest(f"{model.name} has no --{name.replace('_', '-')}; leave it out")
     if settings.attn == "flash_attention_2":
         raise InvalidRequest("timm models run F.scaled_dot_product_attention; use --attn sdpa (or --sdpa-kernel flash)")
