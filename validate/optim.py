@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -30,10 +31,20 @@ def _adafactor(groups: Groups) -> torch.optim.Optimizer:
 
 
 def _lion(groups: Groups) -> torch.optim.Optimizer:
-    from timm.optim import lion
+    """timm cuts its lists by a CUDA device's L2 cache: on meta by that of an A100."""
+    from timm.optim import _helpers, lion
 
-    optimizer: torch.optim.Optimizer = lion.Lion(groups, lr=_LR, foreach=True)
-    return optimizer
+    optimizer: Any = lion.Lion(groups, lr=_LR, foreach=True)
+    if any(parameter.device.type == "meta" for group in groups for parameter in group["params"]):
+        optimizer.step = mock.patch.object(_helpers, "_foreach_chunk_elements", _elements_in_l2)(optimizer.step)
+    made: torch.optim.Optimizer = optimizer
+    return made
+
+
+def _elements_in_l2(device: torch.device, element_size: int) -> int | None:
+    """timm 1.0.31, optim/_helpers.py."""
+    elements = 40 * 2**20 // (4 * element_size)
+    return elements if elements >= 2**22 else None
 
 
 def _schedule_free(class_name: str, *, steps_before: int = 0) -> Callable[[Groups], torch.optim.Optimizer]:
