@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from . import ops
 from .engine import Autocast, Module, Run, Scope, Tensor, backward
 from .engine.autograd import ones_like
-from .engine.tensor import Shape
 from .families import Plan
 from .kernels import Kernels
 from .ledger import Ledger
 from .ops.clip import clip_grad_norm
-from .optimizers import OPTIMIZERS, Group
+from .optimizers import OPTIMIZERS, Group, States
 from .settings import TrainSettings
 from .units import DType
 
@@ -42,16 +41,18 @@ class Step:
         self._checkpoint()
         self.optimizer = OPTIMIZERS[settings.optim or "adamw_torch"]
         self.names: dict[str, object] = {}
-        self._states: dict[int, list[Tensor]] = {}  # by the parameter's identity
-        self._shared_state: dict[str, Tensor] = {}
-        by_name = self.scope.parameters if settings.loop == "trainer" else {}
-        self._embeddings = {id(p) for name, p in by_name.items() if name in self.scope.embeddings}
+        self._states = States(run, self.optimizer, self._embeddings())
         self.scaler: list[Tensor] = []  # scale and growth tracker, made when the first loss is scaled
 
     @property
     def trained(self) -> dict[str, Tensor]:
         """The parameters that require grad, by name."""
         return {name: tensor for name, tensor in self.scope.parameters.items() if tensor.requires_grad}
+
+    def _embeddings(self) -> set[int]:
+        """The tables of ``nn.Embedding`` modules, which Trainer tells some optimizers of."""
+        tables = self.scope.embeddings if self.settings.loop == "trainer" else set()
+        return {id(self.scope.parameters[name]) for name in tables}
 
     def _freeze(self, plan: Plan) -> None:
         """``linear-probe`` trains the classifier only; ``freeze_layers`` K not the stem and the first K blocks."""
@@ -164,7 +165,7 @@ class Step:
         if self.optimizer.at_construction:
             for group in groups:
                 for parameter in group.parameters:
-                    self._state_of(parameter)
+                    self._states(parameter)
 
     def optimizer_step(self, groups: list[Group], *, scaled: bool) -> None:
         """The update of every group in turn; the first one makes the optimizer's state.
@@ -172,26 +173,8 @@ class Step:
         A fused implementation is handed found_inf and, if the gradients are still scaled, the scale.
         """
         handed = self.scalars(1 + scaled) if self.scaler and self.optimizer.takes_scaler else []
-        self.optimizer.step(groups, self._state_of)
+        self.optimizer.step(groups, self._states)
         del handed
-
-    def _state_of(self, parameter: Tensor) -> list[Tensor]:
-        if id(parameter) not in self._states:
-            self.run.layer = parameter.storage.layer
-            kept = self.optimizer.kept
-            if id(parameter) in self._embeddings:
-                kept = self.optimizer.kept_of_embedding or kept
-            self._states[id(parameter)] = [self._made(*wanted) for wanted in kept(parameter.shape, parameter.dtype)]
-            self.run.layer = "model"
-        return self._states[id(parameter)]
-
-    def _made(self, shape: Shape, dtype: DType, shared: str) -> Tensor:
-        if shared in self._shared_state:
-            return self._shared_state[shared]
-        tensor = Tensor.empty(self.run, shape, dtype, kind="optimizer_state")
-        if shared:
-            self._shared_state[shared] = tensor
-        return tensor
 
     def saved_activations(self, ledger: Ledger) -> dict[str, int]:
         """Bytes by layer that the last micro-step's forward leaves for the backward: loss and logits are only names."""

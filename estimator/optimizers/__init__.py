@@ -6,8 +6,9 @@ mirror their sources: torch's foreach path as torch picks it on CUDA, and the pa
 
 from . import adafactor, bitsandbytes, others, refused, schedulefree, torch_optim, torchao
 from .row import Group, Optimizer
+from .states import States
 
-__all__ = ["OPTIMIZERS", "Group", "Optimizer"]
+__all__ = ["OPTIMIZERS", "Group", "Optimizer", "States"]
 
 OPTIMIZERS: dict[str, Optimizer] = (
     torch_optim.ROWS

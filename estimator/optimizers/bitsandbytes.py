@@ -37,7 +37,13 @@ def _states(slots: tuple[int, ...], bits: int, *, paged: bool) -> KeptOf:
     return kept
 
 
-def _row(slots: tuple[int, ...], bits: int, *, paged: bool = False, **other: frozenset[DType]) -> Optimizer:
+#: Types that every kernel takes; RMSprop's 32-bit one, which updates the small tensors in any case, knows no bfloat16
+#: (backends/cuda/ops.py).
+_DTYPES = frozenset({DType.float32, DType.float16, DType.bfloat16})
+_NO_BFLOAT16 = _DTYPES - {DType.bfloat16}
+
+
+def _row(slots: tuple[int, ...], bits: int, *, paged: bool = False, dtypes: frozenset[DType] = _DTYPES) -> Optimizer:
     """Trainer keeps the tables of embeddings in 32 bits (transformers 5.24, trainer.py)."""
     each = sum(slots) * bits // 8
     managed = (
@@ -49,12 +55,9 @@ def _row(slots: tuple[int, ...], bits: int, *, paged: bool = False, **other: fro
         kept=_states(slots, bits, paged=paged),
         kept_of_embedding=_states(slots, 32, paged=paged),
         not_modelled=(managed,) if paged else (),
-        **other,
+        dtypes=dtypes,
     )
 
-
-#: Its 32-bit kernel, which updates the small tensors in any case, has no variant for bfloat16 (backends/cuda/ops.py).
-_NO_BFLOAT16 = frozenset({DType.float32, DType.float16})
 
 ROWS = {
     "adamw_bnb_8bit": _row(_ADAM, 8),
