@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
 
 from .errors import DoesNotFit, InvalidRequest, NotModelled, UnknownName, VitmemError
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 
-def estimate(model: str | None = None, **settings: Any) -> Estimate:
+def estimate(model: str | PathLike[str] | None = None, **settings: Any) -> Estimate:
     """The memory of one training step of ``model`` under ``settings`` (the fields of :class:`TrainSettings`).
 
     Raises ``InvalidRequest`` for what the library would refuse and ``NotModelled`` for what this version cannot say.

@@ -13,8 +13,9 @@ import json
 import os
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
+from .config_file import checked, read_json, refuse_other_training
 from .data import models
 from .errors import InvalidRequest, NoFamily, NotModelled, UnknownName, did_you_mean
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["ModelConfig", "bytes_per_image", "names", "resolve", "timm_name"]
 
 _LIBRARIES = ("timm", "transformers", "torchvision")
-_MAX_CONFIG_BYTES = 10_000_000
-_MAX_STAGES = 16
 _MAX_NAME = 100
 _TIMM_PREFIXES = ("hf_hub:timm/", "hf-hub:timm/", "timm/")
 
@@ -34,23 +33,6 @@ _TIMM_IGNORED = frozenset({"num_classes", "weight_init", "fix_init"})
 
 #: timm/layers/create_norm.py accepts these strings; rows hold the class's name.
 _TIMM_SPELLINGS = {"layernorm": "LayerNorm", "rmsnorm": "RmsNorm"}
-
-#: Fields that may be one number or (height, width), fields whose whole-number default may be a fraction too,
-#: and the kinds of fields whose default is None where it is not text.
-_SIZES = frozenset({"image_size", "img_size", "patch_size"})
-_RATIOS = frozenset(
-    {"mlp_ratio", "drop_rate", "mask_ratio", "layerscale_value", "layer_scale_init_value", "attention_dropout"}
-)
-_NULLABLE: Mapping[str, tuple[type, ...]] = {
-    "init_values": (int, float),
-    "fc_norm": (bool,),
-    "window_size": (int,),
-    "use_fc_norm": (bool,),
-    "rel_pos_dim": (int,),
-    "pos_embed_shift": (int, float),
-    "pos_embed_jitter": (int, float),
-    "pos_embed_rescale": (int, float),
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +159,7 @@ def _from_folder(model: str, path: Path) -> ModelConfig:
         raise InvalidRequest(f"{model}: {error}") from error
     if not os.path.exists(path):
         raise InvalidRequest(f"{model} does not exist; give a folder that holds a config.json, or a model's name")
-    config = _read_json(path / "config.json" if path.is_dir() else path)
+    config = read_json(path / "config.json" if path.is_dir() else path)
     if isinstance(architecture := config.get("architecture"), str):
         return _from_timm_folder(model, architecture, config)
     model_type = config.get("model_type")
@@ -190,8 +172,9 @@ def _from_folder(model: str, path: Path) -> ModelConfig:
         raise NotModelled(
             f"{model}: model_type {model_type!r} is not modelled; modelled are {', '.join(sorted(families))}"
         )
+    refuse_other_training(model, config)
     defaults = _catalogue("transformers")["defaults"][model_type]
-    fields = {name: _checked(model, name, config.get(name, default), default) for name, default in defaults.items()}
+    fields = {name: checked(model, name, config.get(name, default), default) for name, default in defaults.items()}
     return ModelConfig(
         name=model,
         library="transformers",
@@ -216,69 +199,5 @@ def _from_timm_folder(model: str, architecture: str, config: Mapping[str, Any]) 
             continue
         if name not in defaults:
             raise InvalidRequest(f"{model}: unknown argument {name!r} in model_args{did_you_mean(name, defaults)}")
-        changed[name] = _checked(model, name, _TIMM_SPELLINGS.get(str(value), value), defaults[name])
+        changed[name] = checked(model, name, _TIMM_SPELLINGS.get(str(value), value), defaults[name])
     return dataclasses.replace(known, name=model, config={**known.config, **changed}, num_parameters=None)
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        text = _read_text(path)
-    except OSError as error:
-        raise InvalidRequest(f"cannot read {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{path} is not UTF-8 text") from error
-    try:
-        loaded = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidRequest(f"{path} is not valid JSON: {str(error).splitlines()[0]}") from error
-    if not isinstance(loaded, dict):
-        raise InvalidRequest(f"{path} holds no JSON object")
-    return loaded
-
-
-def _read_text(path: Path) -> str:
-    if not path.is_file():
-        raise InvalidRequest(f"{path} is not a file; give a folder written by save_pretrained")
-    if path.stat().st_size > _MAX_CONFIG_BYTES:
-        raise InvalidRequest(f"{path} is larger than 10 MB; that is no model configuration")
-    return path.read_text(encoding="utf-8")
-
-
-def _checked(model: str, name: str, value: Any, default: Any) -> Any:
-    """A field of a user's config.json, of the same kind as the library's default."""
-    if isinstance(default, dict):
-        given = value if isinstance(value, dict) else _refuse(model, name, value, default)
-        return {key: _checked(model, f"{name}.{key}", given.get(key, inner), inner) for key, inner in default.items()}
-    field = name.rpartition(".")[2]
-    if field in _SIZES and isinstance(value, list) and len(value) == 2:
-        return [_checked(model, name, side, 1) for side in value]
-    if isinstance(default, list):
-        stages = (
-            value if isinstance(value, list) and 0 < len(value) <= _MAX_STAGES else _refuse(model, name, value, default)
-        )
-        return [item if _is_count(item, minimum=0) else _refuse(model, name, value, default) for item in stages]
-    return value if _is_valid(field, value, default) else _refuse(model, name, value, default)
-
-
-def _is_valid(field: str, value: Any, default: Any) -> bool:
-    if default is None or (field in _NULLABLE and value is None):
-        return value is None or isinstance(value, _NULLABLE.get(field, str))
-    if isinstance(default, (bool, str)):
-        return isinstance(value, type(default))
-    if field in _RATIOS or isinstance(default, float):
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return is_number and (0 <= value < 1 if _is_rate(field) else 0 <= value < 1000)
-    return _is_count(value, minimum=0 if default == 0 else 1)
-
-
-def _is_rate(field: str) -> bool:
-    return field.endswith(("_prob", "_rate", "dropout"))
-
-
-def _is_count(value: Any, *, minimum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and minimum <= value < 2**31
-
-
-def _refuse(model: str, name: str, value: Any, default: Any) -> NoReturn:
-    shown = repr(value) if len(repr(value)) < 60 else f"{repr(value)[:60]}..."
-    raise InvalidRequest(f"{model}: {name} is {shown} in config.json; expected something like {default!r}")

@@ -44,7 +44,8 @@ def did_you_mean(name: str, known: Iterable[str], *, limit: int = 3) -> str:
     import difflib  # only a misspelt name pays for it
 
     by_folded = {candidate.casefold(): candidate for candidate in known}
-    matches = difflib.get_close_matches(name.casefold(), list(by_folded), n=limit, cutoff=0.6)
+    begun = [candidate for candidate in by_folded if name and candidate.startswith(name.casefold())]
+    matches = begun[:limit] or difflib.get_close_matches(name.casefold(), list(by_folded), n=limit, cutoff=0.6)
     if not matches:
         return ""
     return f"; did you mean {', '.join(by_folded[match] for match in matches)}?"

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from .errors import NoFamily
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from .device import device_of
+from .errors import NoFamily, NotModelled
 from .extra import real_libraries
 from .loops import with_defaults
 from .result import Estimate
 from .settings import TrainSettings
+from .units import format_bytes
 
 __all__ = ["rehearsed"]
 
@@ -19,4 +25,24 @@ def rehearsed(settings: TrainSettings, reason: NoFamily) -> Estimate:
     with real_libraries(f"{reason}; its real model can be rehearsed instead, which takes the libraries"):
         from .validate.rehearsed import estimate
 
-        return estimate(with_defaults(settings), str(reason))
+        answer = estimate(with_defaults(settings), str(reason))
+    return dataclasses.replace(answer, verdict=_verdict(settings, answer))
+
+
+def _verdict(settings: TrainSettings, answer: Estimate) -> Mapping[str, Any] | None:
+    """Tensors that are too many do not fit; whether others do is not known, and then there is no answer."""
+    device = device_of(settings)
+    if device.total_bytes is None or device.context is None:
+        return None
+    usable = device.total_bytes - device.context.expected_bytes
+    if answer.peak.tensor_bytes <= device.total_bytes - device.context.low_bytes:
+        raise NotModelled(
+            f"{settings.model}: its tensors alone take {format_bytes(answer.peak.tensor_bytes)}; whether all of it "
+            f"fits {device.name} is not known for a rehearsed model; leave out --gpu and --memory"
+        )
+    return {
+        "gpu": device.name,
+        "usable_bytes": usable,
+        "fits": "no",
+        "headroom_bytes": usable - answer.peak.tensor_bytes,
+    }

@@ -74,7 +74,7 @@ def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, An
     if settings.grad_checkpointing and settings.checkpoint_layers is None and whole:
         request["checkpoint_layers"] = len(plan.blocks)
     if settings.sdpa_kernel == "auto":
-        request["sdpa_kernel"] = step.attention_kernel or "auto"
+        request["sdpa_kernel"] = step.attention_kernel or (None if plan.attn == "eager" else "auto")
     return request
 
 

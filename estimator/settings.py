@@ -7,6 +7,7 @@ The vocabulary is the same for the command line, the Python API and the JSON. A 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
@@ -42,6 +43,13 @@ _AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers")
 #: Beyond these an estimate would take minutes, and nobody trains so.
 _AT_MOST = {"accum": 100_000, "depth": 1_000}
 _RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop")
+
+_TEXTS = {
+    "model": "google/vit-base-patch16-224",
+    "gpu": "a100-40g",
+    "memory": "24GiB",
+    "alloc_conf": "expandable_segments:True",
+}
 
 _RESOLUTION = re.compile(r"(\d+)(?:x(\d+))?")
 
@@ -102,6 +110,8 @@ class TrainSettings:
     alloc_conf: str | None = None
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check_type(field.name, getattr(self, field.name), field.default)
         if self.res is not None:
             object.__setattr__(self, "res", parse_resolution(self.res))
         for name in _AT_LEAST_ONE:
@@ -112,22 +122,21 @@ class TrainSettings:
             _check_rate(name, getattr(self, name))
         for name, known in CHOICES.items():
             _check_choice(name, getattr(self, name), known)
-        if self.mlp_ratio is not None and not 0 < float(self.mlp_ratio) < 1000:
-            raise InvalidRequest(f"mlp_ratio {self.mlp_ratio!r} is not a positive number")
+        _check_ratio("mlp_ratio", self.mlp_ratio)
         if self.checkpoint_layers is not None and not self.grad_checkpointing:
             raise InvalidRequest("checkpoint_layers needs gradient checkpointing; add --grad-checkpointing")
         if self.lora_rank is not None and self.train != "lora":
             raise InvalidRequest("lora_rank needs --train lora")
 
     @classmethod
-    def of(cls, model: str | None = None, **settings: Any) -> TrainSettings:
+    def of(cls, model: str | os.PathLike[str] | None = None, **settings: Any) -> TrainSettings:
         """Settings from keywords, with a close match for a misspelt one."""
         known = [field.name for field in dataclasses.fields(cls)]
         for name in settings:
             if name not in known:
                 raise InvalidRequest(f"unknown setting {name!r}{did_you_mean(name, known)}")
         if model is not None:
-            settings["model"] = model
+            settings["model"] = os.fspath(model) if isinstance(model, os.PathLike) else model
         return cls(**settings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,6 +144,23 @@ class TrainSettings:
         values = dataclasses.asdict(self)
         values["res"] = list(self.res) if self.res is not None else None
         return values
+
+
+def _check_type(name: str, value: object, default: object) -> None:
+    """What has a default is never None; switches are booleans, names are text."""
+    if value is None and default is not None:
+        raise InvalidRequest(f"{name} None is not valid; leave it out for {default!r}")
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise InvalidRequest(f"{name} {value!r} is not valid; it must be True or False")
+    if name in _TEXTS and value is not None and not isinstance(value, str):
+        raise InvalidRequest(f"{name} {value!r} is not valid; write it as text, such as {_TEXTS[name]!r}")
+
+
+def _check_ratio(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1000:
+        raise InvalidRequest(f"{name} {value!r} is not a positive number")
 
 
 def _check_int(name: str, value: object, *, minimum: int, maximum: int | None = None) -> None:

@@ -3,7 +3,7 @@
     python scripts/make_per_image.py
 
 The only catalogue file that comes from the estimator: a cache, because all names together take seconds.
-``tests/test_catalog.py`` holds it to the estimator.
+``tests/test_catalogue_rows.py`` holds it to the estimator.
 """
 
 from __future__ import annotations

@@ -257,3 +257,28 @@ def test_piped_output_has_no_escape_codes() -> None:
     done = subprocess.run([*PROGRAM, "estimate"], capture_output=True, text=True, check=True)
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mlp_ratio": "4"},
+        {"grad_checkpointing": "no"},
+        {"grad_checkpointing": 1},
+        {"precision": None},
+        {"bs": None},
+        {"memory": 24 * 2**30},
+        {"gpu": 3},
+        {"alloc_conf": {}},
+        {"model": 3},
+    ],
+    ids=str,
+)
+def test_a_value_of_the_wrong_kind_is_refused_from_python_too(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        vitmem.estimate(**{"model": "vit_tiny_patch16_224", **settings})
+
+
+def test_a_name_that_is_begun_is_completed() -> None:
+    with pytest.raises(InvalidRequest, match="did you mean adamw_torch, "):
+        vitmem.estimate("vit_tiny_patch16_224", optim="adamw_t")

@@ -124,3 +124,11 @@ def test_every_other_name_is_its_librarys():
 def test_validating_a_rehearsal_against_itself_is_refused(capsys):
     assert main(["validate", "resnet10t"]) == 4
     assert "nothing to compare" in capsys.readouterr().err
+
+
+def test_a_rehearsed_model_gets_a_verdict_only_where_its_tensors_say_no(capsys):
+    pytest.importorskip("timm")
+    assert main(["estimate", "resnet10t", "--res", "64", "--bs", "2", "--memory", "350MiB"]) == 3
+    assert "Does not fit 350MiB" in capsys.readouterr().out
+    assert main(["estimate", "resnet10t", "--res", "64", "--bs", "2", "--gpu", "t4"]) == 4
+    assert "is not known for a rehearsed model" in capsys.readouterr().err
