@@ -21,7 +21,8 @@ __all__ = ["command"]
 def command(*, model: str | None, as_json: bool, out: str | None, force: bool, **given: Any) -> int:
     """What one training step needs: the peak, what it is made of, layer by layer.
 
-    MODEL is a timm name, a Hugging Face id or a folder with a config.json; google/vit-base-patch16-224 if left out.
+    MODEL is a timm name, a Hugging Face id, torchvision/NAME or a folder with a config.json;
+    google/vit-base-patch16-224 if left out.
     Exit codes: 0 done (and it fits), 2 bad usage, 3 does not fit, 4 cannot say.
     """
     target = target_of(out, force)

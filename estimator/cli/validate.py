@@ -36,7 +36,7 @@ def command(
 ) -> int:
     """Run the very same step with the real model and compare it with the estimate.
 
-    The meta backend rehearses the step of the real timm or transformers model without data and without a device.
+    The meta backend rehearses the step of the real model without data and without a device.
     Exit codes: 0 passed, 2 bad usage, 3 beyond the tolerance, 4 cannot say.
     """
     target = target_of(out, force)
