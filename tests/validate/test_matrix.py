@@ -1,7 +1,7 @@
 """The estimator against the real models, rehearsed: equal to the byte, in total, by phase, by kind and by layer.
 
-The reference is :mod:`vitmem.validate.meta`, which imports nothing of the estimator's engine. The default run takes the
-cases of ``tests/matrix``; ``-m slow`` takes every catalogued name in several settings.
+The reference is :mod:`vitmem.validate.meta`, which imports nothing of the estimator's engine. The default run takes a
+third of the cases of ``tests/matrix``; ``-m slow`` the others, and every catalogued name in several settings.
 """
 
 from __future__ import annotations
@@ -46,7 +46,14 @@ def test_no_case_is_there_twice():
     assert len({name_of(settings) for settings in CASES}) == len(CASES)
 
 
-@pytest.mark.parametrize("settings", CASES, ids=name_of)
+#: Every third case runs by default, spread over all subjects; the others are slow.
+SPREAD = [
+    pytest.param(settings, id=name_of(settings), marks=() if place % 3 == 0 else pytest.mark.slow)
+    for place, settings in enumerate(CASES)
+]
+
+
+@pytest.mark.parametrize("settings", SPREAD)
 def test_a_step_to_the_byte(settings):
     assert_equal_to_the_byte(settings)
 
