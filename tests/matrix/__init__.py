@@ -1,7 +1,7 @@
 """Configurations that are held to the rehearsed real model: one module per subject, each with its ``CASES``.
 
-A case is the settings of one step as keywords of ``vitmem.estimate``. ``tests/validate/test_matrix.py`` takes a third of
-them by default and the others with ``-m slow``.
+A case is the settings of one step as keywords of ``vitmem.estimate``. ``tests/validate/test_matrix.py`` takes a third
+of them by default and the others with ``-m slow``.
 """
 
 from __future__ import annotations
