@@ -121,6 +121,7 @@ def test_a_regression_loss_is_not_modelled():
         ("openai/clip-vit-base-patch32", {"dim": 100}, "not divisible"),
         ("google/vit-base-patch16-224", {"heads": 800}, "leaves nothing to 800 heads"),
         ("facebook/dinov2-small", {"res": 8}, "smaller than one patch"),
+        ("facebook/dinov2-small", {"mlp_ratio": 2.5}, "whole mlp_ratio"),
         ("vit_base_patch16_224", {"res": 8}, "smaller than one patch"),
         ("google/vit-base-patch16-224", {"patch": 300}, "smaller than one patch"),
         ("vit_base_patch16_224", {"window": 7}, "no windows"),

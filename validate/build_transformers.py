@@ -83,7 +83,8 @@ def _overrides(settings: TrainSettings, vision: Any, model_type: str) -> dict[st
         width = changed.get("hidden_size", vision.hidden_size)
         changed["intermediate_size"] = int(width * changed.pop("mlp_ratio"))
     if "mlp_ratio" in changed:
-        changed["mlp_ratio"] = float(changed["mlp_ratio"])
+        whole = isinstance(vision.mlp_ratio, int) and float(changed["mlp_ratio"]).is_integer()
+        changed["mlp_ratio"] = int(changed["mlp_ratio"]) if whole else float(changed["mlp_ratio"])
     if settings.res is not None and model_type not in _ANY_SIZE:
         height, width = settings.res
         changed["image_size"] = height if height == width else [height, width]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import ops
 from ..engine import Module, Scope, Tensor
+from ..errors import InvalidRequest
 from ..settings import TrainSettings
 from ..units import DType
 from ._hf import Attention, LossOf, Mlp, PatchEmbeddings, read_config, require_a_patch
@@ -73,6 +74,8 @@ def plan(model: ModelConfig, settings: TrainSettings, prefix: str = "dinov2") ->
     fields = read_config(model.name, model.config, dataclasses.replace(settings, res=None), KNOWN)
     config = Config(**fields, input_size=settings.res or fields["image_size"])
     require_a_patch(config.input_size, config.patch_size)
+    if config.mlp_ratio != int(config.mlp_ratio):
+        raise InvalidRequest(f"{model.name} takes a whole mlp_ratio, not {config.mlp_ratio}")
     return Plan(
         model=model,
         build=partial(ForImageClassification, config=config, prefix=prefix),

@@ -63,6 +63,7 @@ CASES: list[dict[str, Any]] = [
       for settings in [
           {"model": "facebook/dinov2-small", "res": "518", "precision": "bf16"},
           {"model": "facebook/dinov2-small", "res": "512x384", "precision": "fp32", "attn": "eager"},
+          {"model": "facebook/dinov2-small", "res": "131", "precision": "pure-bf16", "mlp_ratio": 3.0},
           {"model": "facebook/dinov2-base", "res": "224", "drop_path": 0.1, "grad_checkpointing": True},
           {"model": "facebook/dinov2-with-registers-small", "res": "224", "precision": "pure-bf16", "attn": "eager"},
           {"model": "facebook/dinov2-with-registers-giant", "res": "512", "precision": "bf16", "loop": "plain"},
