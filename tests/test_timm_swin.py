@@ -66,7 +66,7 @@ def test_a_window_is_a_size_or_a_fraction_of_the_patch_grid():
         (V2, {"act_layer": "silu"}, NoFamily, "act_layer 'silu' is not modelled"),
         (CR, {"global_pool": "max"}, NoFamily, "global_pool 'max' is not modelled"),
         (CR, {"window_size": 0}, InvalidRequest, "window_size 0 is no size"),
-        (V1, {"window_size": None}, InvalidRequest, "window_size None is no size"),
+        (V1, {"window_size": None}, InvalidRequest, "window_size is None"),
         (CR, {"depths": [2, 2]}, InvalidRequest, "2 depths for 4 numbers of heads"),
     ],
 )
