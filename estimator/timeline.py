@@ -6,15 +6,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from .allocator import rounded
 from .ledger import Ledger
 
-__all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_summaries", "rounded", "snapshot"]
+__all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_summaries", "snapshot"]
 
 #: Kinds that a kernel borrows: allocated, but no tensor of the program.
 NOT_TENSORS = frozenset({"workspaces", "rounding"})
-
-#: The caching allocator hands out multiples of this (c10/core/CachingDeviceAllocator.h, kMinBlockSize).
-BLOCK_BYTES = 512
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +33,6 @@ class PhaseSummary:
     tensor_peak: Moment
     allocated_peak: Moment
     end: Moment
-
-
-def rounded(num_bytes: int) -> int:
-    """What the allocator gives for a request."""
-    return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
 
 
 def phase_summaries(ledger: Ledger, blocks: Sequence[int]) -> list[PhaseSummary]:

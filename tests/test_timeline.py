@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from vitmem.allocator import AllocatorConfig
+from vitmem.allocator import AllocatorConfig, rounded
 from vitmem.ledger import Ledger, with_last_step_again
 from vitmem.replay import replay
-from vitmem.timeline import allocated_peak, layer_peaks, phase_summaries, rounded, snapshot
+from vitmem.timeline import allocated_peak, layer_peaks, phase_summaries, snapshot
 
 BLOCKS = (1024, 2048, 512, 512)
 

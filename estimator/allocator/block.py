@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 
-__all__ = ["Block", "Pool", "segment_size"]
+from ..units import MIB
 
-MIB = 2**20
-MIN_BLOCK = 512
+__all__ = ["Block", "Pool", "rounded", "segment_size"]
+
+MIN_BLOCK = 512  # kMinBlockSize
 SMALL_SIZE = MIB  # up to here a request goes to the small pool
 SMALL_SEGMENT = 2 * MIB
 MIN_LARGE = 10 * MIB  # from here a request gets a segment of its own size
@@ -52,6 +53,11 @@ class Pool:
     def remove(self, block: Block) -> None:
         del self.order[bisect_left(self.order, (block.size, block.segment, block.address))]
         del self.blocks[block.address]
+
+
+def rounded(num_bytes: int) -> int:
+    """What the allocator hands out for a request of ``num_bytes``: whole blocks of 512 bytes."""
+    return -(-num_bytes // MIN_BLOCK) * MIN_BLOCK
 
 
 def segment_size(size: int) -> int:

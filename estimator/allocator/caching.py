@@ -1,6 +1,6 @@
 """PyTorch's caching allocator, replayed: what a list of allocations makes it reserve, and whether it runs out.
 
-Source: c10/cuda/CUDACachingAllocator.cpp of torch 2.14, one stream. Sizes in bytes. Of two cached blocks of one size
+Source: c10/cuda/CUDACachingAllocator.cpp of torch 2.14. Sizes in bytes. Of two cached blocks of one size
 the one in the older segment is taken, not the one at the lower address (seen in torch 2.14.1).
 """
 
@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from .block import LARGE_SEGMENT, MAX_NON_SPLIT, MIN_BLOCK, SMALL_SEGMENT, SMALL_SIZE, Block, Pool, segment_size
+from .block import (
+    LARGE_SEGMENT,
+    MAX_NON_SPLIT,
+    MIN_BLOCK,
+    SMALL_SEGMENT,
+    SMALL_SIZE,
+    Block,
+    Pool,
+    rounded,
+    segment_size,
+)
 from .config import AllocatorConfig
 from .driver import Driver
 
@@ -24,13 +34,13 @@ class OutOfMemory(Exception):
 
 
 class CachingAllocator:
-    """``allocated`` and ``reserved`` are torch's ``memory_allocated()`` and ``memory_reserved()``, with their peaks."""
+    """``allocated`` and ``reserved`` are torch's ``memory_allocated()`` and ``memory_reserved()``."""
 
     def __init__(self, config: AllocatorConfig | None = None) -> None:
         self.config = config or AllocatorConfig()
         self.pools: dict[tuple[int, bool], Pool] = {}
         self.driver = Driver(self.config.capacity)
-        self.allocated = self.max_allocated = 0
+        self.allocated = 0
         self.num_retries = 0
         self._segments = 0  # made so far
 
@@ -46,7 +56,7 @@ class CachingAllocator:
 
     def malloc(self, num_bytes: int, stream: int = 0) -> Block:
         """The block for a request of ``num_bytes`` > 0; raises OutOfMemory. Streams share no blocks."""
-        size = max(MIN_BLOCK, -(-num_bytes // MIN_BLOCK) * MIN_BLOCK)
+        size = rounded(num_bytes)
         pool = self._pool(stream, small=size <= SMALL_SIZE)
         block = self._free_block(pool, size) or self._new_block(pool, size) or self._retry(pool, size)
         if block is None:
@@ -55,7 +65,6 @@ class CachingAllocator:
             self._split(block, size)
         block.allocated = True
         self.allocated += block.size
-        self.max_allocated = max(self.max_allocated, self.allocated)
         return block
 
     def free(self, block: Block) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from ..errors import InvalidRequest, NotModelled
-from .block import MIB
+from ..units import MIB
 
 __all__ = ["AllocatorConfig"]
 
