@@ -1,0 +1,45 @@
+"""The contract's hand-written loop: a plain PyTorch one."""
+
+from __future__ import annotations
+
+from .. import ops
+from ..step import Step
+from .loop import Loop, first_of, named, scaled_update
+
+__all__ = ["PLAIN"]
+
+
+def _begin(step: Step) -> None:
+    """Nothing is bound yet."""
+
+
+def _play(step: Step) -> None:
+    settings = step.settings
+    for first in first_of(settings.accum):
+        step.start("forward")
+        batch = dict(zip(("x", "y"), step.batch()))
+        step.names.update(batch)
+        del batch
+        if first and settings.zero_grad == "before-forward":
+            step.zero_grad()
+        with step.autocast():
+            if step.model.own_loss:
+                step.names["loss"] = step.model(step.names["x"])[0]
+            else:
+                step.names["out"] = step.model(step.names["x"])
+                step.names["loss"] = ops.cross_entropy(named(step, "out"), named(step, "y"))
+            if settings.accum > 1:
+                step.names["loss"] = ops.mul(named(step, "loss"), 1.0)
+        if first and settings.zero_grad == "before-backward":
+            step.zero_grad()
+        step.start("backward")
+        step.backward(named(step, "loss"))
+    scaled_update(step, PLAIN)
+
+
+PLAIN = Loop(
+    optim="adamw_torch",
+    begin=_begin,
+    play=_play,
+    assumption="a plain PyTorch loop: x, y, out and loss stay bound until they are bound again",
+)

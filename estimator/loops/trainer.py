@@ -1,0 +1,88 @@
+"""transformers' Trainer on accelerate."""
+
+from __future__ import annotations
+
+import re
+
+from .. import ops
+from ..engine import Tensor
+from ..engine.autocast import to
+from ..step import LossOf, Step
+from ..units import DType
+from .loop import Loop, first_of, named, update
+
+__all__ = ["TRAINER"]
+
+#: transformers 5.24, trainer.py
+_NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
+
+
+def _begin(step: Step) -> None:
+    step.names["tr_loss"] = step.scalars(1)[0]
+
+
+def _play(step: Step) -> None:
+    step.start("forward")
+    batches = [step.batch() for _ in range(step.settings.accum)]
+    step.names["num_items"] = step.num_items()
+    step.names["batches"] = batches
+    if step.settings.zero_grad == "before-forward":
+        step.zero_grad()
+    for first, (x, y) in zip(first_of(len(batches)), batches):
+        step.start("forward")
+        step.names["loss"] = _loss(step, x, y)
+        if first and step.settings.zero_grad == "before-backward":
+            step.zero_grad()
+        step.start("backward")
+        step.backward(named(step, "loss"))
+    step.start("optimizer_step")
+    found_inf = step.unscale()
+    step.names["grad_norm"] = step.clip_grad_norm()
+    update(step, TRAINER, scaled=False)
+    del found_inf
+
+
+def _loss(step: Step, x: Tensor, y: Tensor | None) -> Tensor:
+    """``compute_loss``: the model returns loss and logits, accelerate converts both to fp32, only the loss survives."""
+
+    def loss_of(logits: Tensor) -> Tensor:
+        assert y is not None
+        loss = ops.cross_entropy(ops.view(logits, -1, logits.shape[-1]), y)
+        divides = step.model.takes_loss_kwargs and step.model.uses_num_items
+        return ops.div(loss, named(step, "num_items")) if divides else loss
+
+    with step.autocast():
+        loss, logits, *others = _model_output(step, x, loss_of)
+    converted = to(logits, DType.float32) if step.autocast_dtype else logits
+    del logits
+    loss = loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
+    del converted, others
+    return loss
+
+
+def _model_output(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, ...]:
+    """The fields of the model's output that are tensors."""
+    if step.model.own_loss:
+        output: tuple[Tensor, ...] = step.model(x)
+        return output
+    return step.model(x, loss_of) if step.model.takes_loss_kwargs else _timm_wrapper(step, x, loss_of)
+
+
+def _timm_wrapper(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, Tensor]:
+    """``TimmWrapperForImageClassification.forward``: takes no loss arguments (``accepts_loss_kwargs = False``)."""
+    logits = step.model(x)
+    return loss_of(logits), logits
+
+
+def _no_decay(step: Step, name: str, parameter: Tensor) -> bool:
+    """``Trainer.get_decay_parameter_names``: no decay for ``nn.LayerNorm`` by type, nor for what these names match."""
+    return name in step.scope.layer_norms or _NO_DECAY.search(name.lower()) is not None
+
+
+TRAINER = Loop(
+    optim="adamw_torch_fused",
+    begin=_begin,
+    play=_play,
+    no_decay=_no_decay,
+    assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",
+)
