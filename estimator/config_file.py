@@ -48,9 +48,10 @@ def refuse_other_training(model: str, config: Mapping[str, Any]) -> None:
         raise NotModelled(f"{model}: problem_type {config['problem_type']!r} has another loss, which is not modelled")
 
 
-def read_json(path: Path) -> Mapping[str, Any]:
+def read_json(path: Path, expected: str = "a folder written by save_pretrained") -> Mapping[str, Any]:
+    """The object in a JSON file of at most 10 MB; ``expected`` is what an error asks for instead."""
     try:
-        text = _read_text(path)
+        text = _read_text(path, expected)
     except OSError as error:
         raise InvalidRequest(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -64,11 +65,11 @@ def read_json(path: Path) -> Mapping[str, Any]:
     return loaded
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, expected: str) -> str:
     if not path.is_file():
-        raise InvalidRequest(f"{path} is not a file; give a folder written by save_pretrained")
+        raise InvalidRequest(f"{path} is not a file; give {expected}")
     if path.stat().st_size > _MAX_CONFIG_BYTES:
-        raise InvalidRequest(f"{path} is larger than 10 MB; that is no model configuration")
+        raise InvalidRequest(f"{path} is larger than 10 MB; give {expected}")
     return path.read_text(encoding="utf-8")
 
 

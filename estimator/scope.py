@@ -81,7 +81,7 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
 
 def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[str, ...]:
     """What the user may not expect; ``sm`` is the compute capability."""
-    found = []
+    found = [*settings.notes]
     if sm < (8, 0) and "bf16" in settings.precision:
         found.append(
             f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, and its convolutions borrow a copy "

@@ -71,7 +71,8 @@ class TrainSettings:
     """One training configuration, as interface flags spell it; raises ``InvalidRequest`` when it cannot mean anything.
 
     Sizes are in pixels, images or elements; rates are probabilities in [0, 1). ``res`` accepts every spelling of
-    :func:`parse_resolution` and holds (height, width).
+    :func:`parse_resolution` and holds (height, width). ``notes`` say where a setting that was asked for contradicts
+    the user's own files; the result shows them as warnings.
     """
 
     model: str = "google/vit-base-patch16-224"
@@ -108,6 +109,8 @@ class TrainSettings:
     gpu: str | None = None
     memory: str | None = None
     alloc_conf: str | None = None
+    training_args: str | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -130,19 +133,26 @@ class TrainSettings:
 
     @classmethod
     def of(cls, model: str | os.PathLike[str] | None = None, **settings: Any) -> TrainSettings:
-        """Settings from keywords, with a close match for a misspelt one."""
-        known = [field.name for field in dataclasses.fields(cls)]
+        """Settings from keywords, with a close match for a misspelt one; ``training_args`` is a file or a mapping."""
+        known = [field.name for field in dataclasses.fields(cls) if field.name != "notes"]
         for name in settings:
             if name not in known:
                 raise InvalidRequest(f"unknown setting {name!r}{did_you_mean(name, known)}")
         if model is not None:
             settings["model"] = os.fspath(model) if isinstance(model, os.PathLike) else model
+        if settings.get("training_args") is not None:
+            from .training_args import read
+
+            reading = read(settings.pop("training_args"))
+            settings, notes = reading.merged(settings)
+            settings |= {"training_args": reading.name, "notes": notes}
         return cls(**settings)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; ``res`` becomes a list."""
         values = dataclasses.asdict(self)
         values["res"] = list(self.res) if self.res is not None else None
+        del values["notes"]
         return values
 
 

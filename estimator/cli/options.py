@@ -60,6 +60,7 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("zero_grad", None, "when old gradients go away"),
         ("ema", None, "keep an exponential moving average of the weights on the GPU"),
         ("compile", None, "torch.compile"),
+        ("training_args", "FILE", "read settings from the JSON that TrainingArguments writes; other flags win"),
     ),
     "Memory": _rows(
         ("grad_checkpointing", None, "activation checkpointing, as the model's library does it"),

@@ -1,0 +1,98 @@
+"""``--training-args``: what a Trainer's arguments (transformers 5.24, ``TrainingArguments.to_json_string``) ask for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from .config_file import read_json
+from .errors import InvalidRequest, NotModelled
+
+__all__ = ["Reading", "read"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """``settings`` are fields of ``TrainSettings``; ``fields`` name the argument behind each."""
+
+    name: str
+    settings: Mapping[str, Any]
+    fields: Mapping[str, str]
+
+    def merged(self, asked: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """What was ``asked`` for explicitly wins; the second value names every contradiction."""
+        notes = tuple(
+            f"{name} {asked[name]!r} as asked, not the {value!r} of {self.fields[name]} in {self.name}"
+            for name, value in self.settings.items()
+            if name in asked and asked[name] != value
+        )
+        return {**self.settings, **asked}, notes
+
+
+def read(source: str | PathLike[str] | Mapping[str, Any]) -> Reading:
+    """The settings in a JSON file or a mapping; raises ``InvalidRequest`` for what the Trainer refuses as well, and
+    ``NotModelled`` for an argument that changes the memory in a way that is not modelled."""
+    if isinstance(source, Mapping):
+        return _reading("the training arguments", source)
+    path = Path(fspath(source))
+    return _reading(path.name, read_json(path, "the JSON of TrainingArguments.to_json_string()"))
+
+
+def _reading(name: str, arguments: Mapping[str, Any]) -> Reading:
+    if not arguments.keys() & (_SETTINGS.keys() | {"output_dir", "fp16", "bf16"}):
+        raise InvalidRequest(f"{name} holds no training argument; it must be what TrainingArguments writes")
+    for field, refuse in _REFUSED.items():
+        if arguments.get(field) and (reason := refuse(arguments[field])):
+            raise NotModelled(f"{name}: {field} {arguments[field]!r} {reason}")
+    found = {
+        "loop": ("trainer", name),
+        "precision": (_precision(name, arguments), "fp16 and bf16"),
+        "grad_checkpointing": (_checkpoints(arguments), "gradient_checkpointing"),
+    }
+    found |= {setting: (arguments[field], field) for field, setting in _SETTINGS.items() if field in arguments}
+    return Reading(
+        name=name,
+        settings={setting: value for setting, (value, _) in found.items()},
+        fields={setting: field for setting, (_, field) in found.items()},
+    )
+
+
+#: Arguments that are a setting as they are.
+_SETTINGS: Mapping[str, str] = {
+    "per_device_train_batch_size": "bs",
+    "gradient_accumulation_steps": "accum",
+    "optim": "optim",
+    "torch_compile": "compile",
+}
+
+
+def _precision(name: str, arguments: Mapping[str, Any]) -> str:
+    if arguments.get("fp16") and arguments.get("bf16"):
+        raise InvalidRequest(f"{name} has both fp16 and bf16; the Trainer takes one of them")
+    return "fp16" if arguments.get("fp16") else "bf16" if arguments.get("bf16") else "fp32"
+
+
+def _checkpoints(arguments: Mapping[str, Any]) -> bool:
+    return bool(arguments.get("gradient_checkpointing") or arguments.get("activation_checkpointing"))
+
+
+def _checkpointing(options: Mapping[str, Any]) -> str:
+    usual = {"use_reentrant": False, "every_n_layers": 1, "offload": False}
+    other = [key for key, value in options.items() if key in usual and value != usual[key]]
+    return f"is not modelled; leave out {', '.join(other)}" if other else ""
+
+
+#: Arguments that change the memory in a way that is not modelled: the reason, empty where the value is harmless.
+_REFUSED: Mapping[str, Callable[[Any], str]] = {
+    "gradient_checkpointing_kwargs": _checkpointing,
+    "activation_checkpointing_kwargs": _checkpointing,
+    "optim_args": lambda value: "changes what the optimizer keeps; leave it out, or name the optimizer with --optim",
+    "optim_target_modules": lambda value: "is not modelled; leave it out",
+    "torch_empty_cache_steps": lambda value: "empties the allocator's cache within a step, which is not modelled",
+    "fsdp": lambda value: "is not modelled yet; leave it out",
+    "deepspeed": lambda value: "is not modelled yet; leave it out",
+    "use_cpu": lambda value: "trains on the CPU: there is no GPU memory to estimate",
+}

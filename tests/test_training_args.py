@@ -1,0 +1,66 @@
+"""``--training-args``: the user's own file decides, an explicit flag wins, and a contradiction is named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import vitmem
+from vitmem import InvalidRequest, NotModelled, TrainSettings
+
+FILE = {"output_dir": "out", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "bf16": True}
+
+
+def test_the_file_decides():
+    settings = TrainSettings.of(training_args={**FILE, "gradient_checkpointing": True, "optim": "adafactor"})
+    assert (settings.bs, settings.accum, settings.precision, settings.loop) == (4, 2, "bf16", "trainer")
+    assert (settings.grad_checkpointing, settings.optim) == (True, "adafactor")
+    assert TrainSettings.of(training_args={"output_dir": "out"}).precision == "fp32"
+
+
+def test_an_explicit_setting_wins_and_the_contradiction_is_a_warning():
+    estimate = vitmem.estimate("test_vit", training_args=FILE, bs=1, accum=2)
+    assert (estimate.request["bs"], estimate.request["accum"]) == (1, 2)
+    assert [line for line in estimate.warnings if "as asked" in line] == [
+        "bs 1 as asked, not the 4 of per_device_train_batch_size in the training arguments"
+    ]
+    assert "notes" not in estimate.request
+
+
+def test_a_file_on_the_command_line(tmp_path, capsys):
+    from vitmem.cli import main
+
+    path = tmp_path / "args.json"
+    path.write_text(json.dumps(FILE))
+    assert main(("estimate", "test_vit", "--training-args", str(path), "--json")) == 0
+    request = json.loads(capsys.readouterr().out)["request"]
+    assert (request["bs"], request["precision"], request["training_args"]) == (4, "bf16", "args.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({**FILE, "fp16": True}, InvalidRequest, "both fp16 and bf16"),
+        ({"learning": 1}, InvalidRequest, "no training argument"),
+        ({**FILE, "per_device_train_batch_size": "8"}, InvalidRequest, "bs '8'"),
+        ({**FILE, "gradient_checkpointing_kwargs": {"use_reentrant": True}}, NotModelled, "leave out use_reentrant"),
+        ({**FILE, "torch_empty_cache_steps": 4}, NotModelled, "empties the allocator's cache"),
+        ({**FILE, "use_cpu": True}, NotModelled, "trains on the CPU"),
+        ("nowhere.json", InvalidRequest, "TrainingArguments.to_json_string"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_said(arguments, error, words):
+    with pytest.raises(error, match=words):
+        TrainSettings.of(training_args=arguments)
+
+
+def test_harmless_options_of_checkpointing_are_taken():
+    arguments = {**FILE, "gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
+    assert TrainSettings.of(training_args=arguments).grad_checkpointing
+
+
+def test_what_transformers_itself_writes():
+    transformers = pytest.importorskip("transformers")
+    written = transformers.TrainingArguments(output_dir="out", bf16=False, per_device_train_batch_size=16)
+    settings = TrainSettings.of(training_args={**json.loads(written.to_json_string()), "use_cpu": False})
+    assert (settings.bs, settings.optim, settings.precision) == (16, "adamw_torch_fused", "fp32")
