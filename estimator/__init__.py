@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import DoesNotFit, InvalidRequest, NotModelled, UnknownName, VitmemError
 from .result import Estimate
 from .settings import TrainSettings
+
+if TYPE_CHECKING:
+    from .solver import Solution
 
 __version__ = "0.1.0"
 
@@ -21,6 +24,7 @@ __all__ = [
     "VitmemError",
     "__version__",
     "estimate",
+    "solve",
 ]
 
 
@@ -32,3 +36,13 @@ def estimate(model: str | PathLike[str] | None = None, **settings: Any) -> Estim
     from .pipeline import estimate_settings
 
     return estimate_settings(TrainSettings.of(model, **settings))
+
+
+def solve(what: str, model: str | PathLike[str] | None = None, **settings: Any) -> Solution:
+    """The largest ``bs``, the largest ``res`` or the smallest ``gpu`` that fits, all else as ``settings`` say.
+
+    Raises ``DoesNotFit`` where nothing fits, else as :func:`estimate`.
+    """
+    from .solver import solve_settings
+
+    return solve_settings(what, TrainSettings.of(model, **settings))

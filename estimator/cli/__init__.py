@@ -16,6 +16,8 @@ __all__ = ["COMMANDS", "main", "program"]
 
 COMMANDS: Mapping[str, str] = {
     "estimate": "What one configuration needs: the peak, what it is made of, layer by layer.",
+    "solve": "The largest batch or resolution, or the smallest GPU, that fits.",
+    "sweep": "A grid over resolutions, batches, precisions ...: one row for each.",
     "models": "The models that are known by name.",
     "gpus": "The GPUs that are known by name: memory, compute capability, peak rates.",
     "validate": "Run or rehearse the real step and compare it with the estimate.",

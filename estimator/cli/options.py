@@ -11,7 +11,7 @@ import click
 from ..errors import InvalidRequest
 from ..settings import CHOICES, TrainSettings
 
-__all__ = ["SECTIONS", "SectionedCommand", "model_argument", "setting_options", "settings_of"]
+__all__ = ["SECTIONS", "SectionedCommand", "model_argument", "setting_options", "settings_of", "values_of"]
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _ZERO_STAGES = ("1", "2", "3")
@@ -147,14 +147,21 @@ def model_argument(command: _Decorated) -> _Decorated:
 
 def settings_of(model: str | None, given: Mapping[str, Any]) -> TrainSettings:
     """The settings that the options spell; raises ``InvalidRequest``."""
+    return TrainSettings.of(**values_of(model, given))
+
+
+def values_of(model: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given as keywords of ``TrainSettings``; ``--zero`` is spelt out."""
     chosen = {name: value for name, value in given.items() if value is not None}
+    if model is not None:
+        chosen["model"] = model
     stage = chosen.pop("zero", None)
     if stage is not None:
         if stage not in _ZERO_STAGES:
             raise InvalidRequest(f"zero {stage!r} is not a stage; choose one of {', '.join(_ZERO_STAGES)}")
         if chosen.setdefault("parallel", f"zero{stage}") != f"zero{stage}":
             raise InvalidRequest(f"--zero {stage} contradicts --parallel {chosen['parallel']}; give one of them")
-    return TrainSettings.of(model, **chosen)
+    return chosen
 
 
 def _option(row: Row) -> Callable[[_Decorated], _Decorated]:

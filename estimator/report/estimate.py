@@ -9,7 +9,7 @@ from ..units import format_bytes
 from .folding import fold
 from .tables import UNKNOWN, Cell, Column, Notes, Report, Table
 
-__all__ = ["PHASES", "estimate_report", "phase_name", "words"]
+__all__ = ["PHASES", "estimate_report", "phase_name", "request_line", "words"]
 
 #: How a sentence names a phase.
 PHASES: Mapping[str, str] = {
@@ -61,7 +61,7 @@ def _headline(estimate: Estimate) -> str:
 
 
 def _subtitle(estimate: Estimate) -> tuple[str, ...]:
-    lines = [_request(estimate)]
+    lines = [request_line(estimate)]
     if estimate.scaling is not None:
         scaling = estimate.scaling
         fixed, slope = format_bytes(scaling.fixed_bytes), format_bytes(scaling.bytes_per_image)
@@ -71,7 +71,8 @@ def _subtitle(estimate: Estimate) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _request(estimate: Estimate) -> str:
+def request_line(estimate: Estimate) -> str:
+    """The configuration in one sentence."""
     request, model = estimate.request, estimate.model
     height, width = model.image_size
     bs = request.get("bs")

@@ -1,0 +1,47 @@
+"""``sweep``: every combination once, in the order of the grid, and a reason where there is no figure."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import vitmem
+from vitmem import InvalidRequest
+from vitmem.cli import main
+from vitmem.sweep import sweep_settings
+
+
+def test_every_combination_is_the_estimate_of_its_settings():
+    axes = {"bs": [1, 2], "precision": ["fp32", "bf16"]}
+    sweep = sweep_settings({"model": "test_vit"}, axes)
+    assert [tuple(row.values.values()) for row in sweep.rows] == [(1, "fp32"), (1, "bf16"), (2, "fp32"), (2, "bf16")]
+    for row in sweep.rows:
+        assert row.estimate == vitmem.estimate("test_vit", **row.values)
+
+
+def test_a_refused_combination_is_a_row_with_a_reason():
+    sweep = sweep_settings({"model": "torchvision/vit_b_16", "bs": 1}, {"res": [224, 225]})
+    assert [row.error is None for row in sweep.rows] == [True, False]
+    assert sweep.to_dict()["rows"][1]["peak"] is None
+
+
+def test_a_wrong_value_and_a_sweep_over_nothing_are_errors():
+    with pytest.raises(InvalidRequest, match="precision 'fp17' is unknown"):
+        sweep_settings({}, {"precision": ["fp32", "fp17"]})
+    with pytest.raises(InvalidRequest, match="several values"):
+        sweep_settings({"bs": 1}, {})
+    with pytest.raises(InvalidRequest, match="too many"):
+        sweep_settings({}, {"bs": range(1, 200), "res": range(1, 200)})
+
+
+def test_the_command_line(capsys):
+    line = ("sweep", "test_vit", "--bs", "1,2", "--res", "160,192x160", "--memory", "2GiB")
+    assert main((*line, "--json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["axes"] == {"res": [160, "192x160"], "bs": [1, 2]}
+    assert {row["verdict"]["fits"] for row in document["rows"]} == {"yes"}
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    assert "4 combinations, 4 of them fit." in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert main(("sweep", "test_vit", "--bs", "4")) == 2
