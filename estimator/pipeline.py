@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from . import catalog, families, scope
+from . import catalog, families, lora, scope
 from .device import Device, device_of, verdict
 from .errors import NoFamily
 from .families import Plan
@@ -53,9 +53,13 @@ def play_settings(settings: TrainSettings) -> Estimate:
         layers=_layers(played),
         host=None,
         verdict=fits,
-        assumptions=(*scope.assumptions(settings, plan, device.gpu.capability), *plan.assumptions),
+        assumptions=(
+            *scope.assumptions(settings, plan, device.gpu.capability),
+            *lora.assumptions(settings, plan),
+            *plan.assumptions,
+        ),
         not_modelled=(*scope.NOT_MODELLED, *plan.not_modelled, *played.step.optimizer.not_modelled),
-        warnings=scope.warnings(settings, plan, device.gpu.capability),
+        warnings=(*scope.warnings(settings, plan, device.gpu.capability), *lora.warnings(played.step)),
     )
 
 
@@ -64,6 +68,7 @@ def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
     scope.check(settings)
     plan = families.plan(catalog.resolve(settings.model), settings)
     scope.check_blocks(settings, plan)
+    settings = lora.resolved(settings, plan)
     return plan, dataclasses.replace(with_defaults(settings), attn=plan.attn)  # type: ignore[arg-type]
 
 

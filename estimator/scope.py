@@ -36,8 +36,6 @@ def check(settings: TrainSettings) -> None:
         raise NotModelled(f"--parallel {settings.parallel} is not modelled yet; leave it out")
     if settings.num_classes == 1 and settings.loop == "trainer":
         raise NotModelled("one class makes transformers use a regression loss, which is not modelled; use two or more")
-    if settings.train == "lora":
-        raise NotModelled("--train lora is not modelled yet; use full or linear-probe")
 
 
 def _check_optimizer(settings: TrainSettings) -> None:

@@ -42,7 +42,8 @@ _AT_LEAST_ONE = ("bs", "accum", "patch", "window", "dim", "depth", "heads", "num
 _AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers")
 #: Beyond these an estimate would take minutes, and nobody trains so.
 _AT_MOST = {"accum": 100_000, "depth": 1_000}
-_RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop")
+_RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop", "lora_dropout")
+_OF_LORA = ("lora_rank", "lora_dropout", "lora_targets")
 
 _TEXTS = {
     "model": "google/vit-base-patch16-224",
@@ -64,6 +65,17 @@ def parse_resolution(text: str | int | tuple[int, int] | list[int]) -> tuple[int
     if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
         raise InvalidRequest(f"res {text!r} is not a size in pixels; write it as 512 or 512x384 (height x width)")
     return size
+
+
+def parse_targets(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """``"qkv,proj"`` or ``["qkv", "proj"]`` as names without blanks, each once; ``all-linear`` stands alone."""
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise InvalidRequest(f"lora_targets {given!r} are no names of layers; write them as qkv,proj or all-linear")
+    targets = tuple(dict.fromkeys(name.strip() for name in names))
+    if not targets or ("all-linear" in targets and len(targets) > 1):
+        raise InvalidRequest(f"lora_targets {given!r}: all-linear stands alone; write names as qkv,proj or all-linear")
+    return targets
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +110,8 @@ class TrainSettings:
     sdpa_kernel: SdpaKernel = "auto"
     train: Train = "full"
     lora_rank: int | None = None
+    lora_dropout: float | None = None
+    lora_targets: tuple[str, ...] | None = None
     freeze_layers: int | None = None
     loop: Loop = "trainer"
     zero_grad: ZeroGrad | None = None
@@ -128,8 +142,11 @@ class TrainSettings:
         _check_ratio("mlp_ratio", self.mlp_ratio)
         if self.checkpoint_layers is not None and not self.grad_checkpointing:
             raise InvalidRequest("checkpoint_layers needs gradient checkpointing; add --grad-checkpointing")
-        if self.lora_rank is not None and self.train != "lora":
-            raise InvalidRequest("lora_rank needs --train lora")
+        if self.lora_targets is not None:
+            object.__setattr__(self, "lora_targets", parse_targets(self.lora_targets))
+        for name in _OF_LORA:
+            if getattr(self, name) is not None and self.train != "lora":
+                raise InvalidRequest(f"{name} needs --train lora")
 
     @classmethod
     def of(cls, model: str | os.PathLike[str] | None = None, **settings: Any) -> TrainSettings:
@@ -151,7 +168,9 @@ class TrainSettings:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; ``res`` becomes a list."""
         values = dataclasses.asdict(self)
-        values["res"] = list(self.res) if self.res is not None else None
+        for name in ("res", "lora_targets"):
+            value = getattr(self, name)
+            values[name] = None if value is None else list(value)
         del values["notes"]
         return values
 

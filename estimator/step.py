@@ -11,6 +11,7 @@ from .engine.autograd import ones_like
 from .families import Plan
 from .kernels import Kernels
 from .ledger import Ledger
+from .lora import frozen_rows, is_trained, lora_of
 from .ops.clip import clip_grad_norm
 from .optimizers import OPTIMIZERS, Group, States
 from .settings import TrainSettings
@@ -35,6 +36,7 @@ class Step:
         self.run = run = Run(kernels=kernels, parameter_dtype=self.dtype)
         run.start_phase("setup", kind="temporaries")
         self.scope = Scope(run)
+        self.scope.lora = lora_of(settings, plan)
         self.model: Module = plan.build(self.scope)
         run.events[:] = self.scope.moving_order()
         self._freeze(plan)
@@ -55,13 +57,13 @@ class Step:
         return {id(self.scope.parameters[name]) for name in tables}
 
     def _freeze(self, plan: Plan) -> None:
-        """``linear-probe`` trains the classifier only; ``freeze_layers`` K not the stem and the first K blocks."""
-        settings = self.settings
-        count = settings.freeze_layers
-        frozen = set() if count is None else {*plan.stem, *plan.blocks[:count]}
-        for parameter in self.scope.parameters.values():
+        """``linear-probe`` trains the classifier only, ``lora`` what PEFT has added; ``freeze_layers`` K not the stem
+        and the first K blocks."""
+        train, frozen = self.settings.train, frozen_rows(self.settings, plan)
+        for name, parameter in self.scope.parameters.items():
             row = parameter.storage.layer
-            if row in frozen or (settings.train == "linear-probe" and row not in plan.head):
+            others = (train == "linear-probe" and row not in plan.head) or (train == "lora" and not is_trained(name))
+            if row in frozen or others:
                 parameter.requires_grad = False
 
     def _checkpoint(self) -> None:
@@ -72,6 +74,11 @@ class Step:
     def updated(self) -> dict[str, Tensor]:
         """The parameters that get a gradient: an optimizer makes no state for the others."""
         return {name: tensor for name, tensor in self.trained.items() if name not in self.scope.unused}
+
+    @property
+    def updated_never(self) -> tuple[str, ...]:
+        """The parameters that require grad and never get a gradient."""
+        return tuple(name for name in self.trained if name in self.scope.unused)
 
     @property
     def loss_dtype(self) -> DType:
@@ -158,7 +165,7 @@ class Step:
     def clip_grad_norm(self) -> Tensor:
         """Trainer's clipping to ``max_grad_norm``."""
         grads = [p.accumulator.grad for p in self.trained.values() if p.accumulator and p.accumulator.grad]
-        return clip_grad_norm(grads, self.dtype)
+        return clip_grad_norm(grads)
 
     def construct_optimizer(self, groups: list[Group]) -> None:
         """What an optimizer makes before the first step, for the parameters that it is handed."""

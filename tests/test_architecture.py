@@ -24,6 +24,7 @@ SHARED = {
     "vitmem.errors",
     "vitmem.result",
     "vitmem.settings",
+    "vitmem.targets",
     "vitmem.units",
     "vitmem.data",
 }

@@ -16,6 +16,7 @@ from vitmem.errors import InvalidRequest, NotModelled, VitmemError
 from vitmem.settings import TrainSettings
 
 from . import build_timm, build_torchvision, build_transformers
+from .adapters import add_lora
 from .hub import is_known
 
 __all__ = ["DTYPES", "Built", "build_model", "named_refusals"]
@@ -46,6 +47,7 @@ class Built:
 
     ``takes_num_items``: the loss is normalised inside the model, by the ``num_items_in_batch`` that the Trainer passes.
     ``own_loss``: the model computes its loss from the pixels alone; no labels are fetched, and nobody counts them.
+    ``base``: the model without PEFT's wrapper, where it has one.
     """
 
     model: nn.Module
@@ -53,11 +55,17 @@ class Built:
     image_size: tuple[int, int]
     takes_num_items: bool
     own_loss: bool = False
+    base: nn.Module | None = None
 
     @property
     def core(self) -> Any:
-        """The library's own module, without a wrapper for the Trainer."""
-        return build_torchvision.unwrapped(build_timm.unwrapped(self.model))
+        """The library's own module, without a wrapper for the Trainer, and without PEFT's."""
+        return build_torchvision.unwrapped(build_timm.unwrapped(self.library_model))
+
+    @property
+    def library_model(self) -> nn.Module:
+        """``model`` before PEFT wrapped it."""
+        return self.model if self.base is None else self.base
 
 
 def build_model(settings: TrainSettings, device: str = "meta") -> Built:
@@ -68,7 +76,7 @@ def build_model(settings: TrainSettings, device: str = "meta") -> Built:
     built.model.train()
     if settings.precision in DTYPES:
         built.model.to(DTYPES[settings.precision])
-    _select_trained(built, settings)
+    built = _select_trained(built, settings, device)
     if settings.grad_checkpointing:
         _checkpoint(built, settings.checkpoint_layers)
     return built
@@ -103,8 +111,6 @@ def _refuse_unmodelled(settings: TrainSettings) -> None:
         value = getattr(settings, name)
         if value not in (usual if isinstance(usual, tuple) else (usual,)):
             raise NotModelled(f"{name}={value!r} cannot be rehearsed on the meta device")
-    if settings.train == "lora":
-        raise NotModelled("train='lora' cannot be rehearsed on the meta device")
     if settings.attn == "flash_attention_2":
         raise NotModelled("attn='flash_attention_2' needs the flash-attn package; rehearse with attn='sdpa'")
 
@@ -125,8 +131,10 @@ def named_refusals(settings: TrainSettings, doing: str) -> Iterator[None]:
 # what is trained
 
 
-def _select_trained(built: Built, settings: TrainSettings) -> None:
+def _select_trained(built: Built, settings: TrainSettings, device: str) -> Built:
     core: Any = _BUILDERS[built.library]
+    if settings.train == "lora":
+        return _adapted(built, settings, device)
     if settings.train == "linear-probe":
         built.model.requires_grad_(False)
         heads = core.classifiers(built.model)
@@ -137,6 +145,17 @@ def _select_trained(built: Built, settings: TrainSettings) -> None:
     if settings.freeze_layers is not None:
         for part in core.first_parts(built.model, settings.freeze_layers):
             part.requires_grad_(False)
+    return built
+
+
+def _adapted(built: Built, settings: TrainSettings, device: str) -> Built:
+    """PEFT freezes what it does not add, and comes before checkpointing is switched on, as in the Trainer."""
+    core: Any = _BUILDERS[built.library]
+    classifiers = [] if built.own_loss else core.classifiers(built.model)
+    frozen = [] if settings.freeze_layers is None else core.first_parts(built.model, settings.freeze_layers)
+    with named_refusals(settings, "adapted"):
+        model = add_lora(built.model, settings, classifiers=classifiers, frozen=frozen, device=device)
+    return dataclasses.replace(built, model=model, base=built.model)
 
 
 # activation checkpointing
@@ -145,7 +164,7 @@ def _select_trained(built: Built, settings: TrainSettings) -> None:
 def _checkpoint(built: Built, first: int | None) -> None:
     """The library's own switch; with ``first``, the same checkpoint function on the first blocks only."""
     if built.library == "transformers":
-        build_transformers.enable_checkpointing(built.model, first)
+        build_transformers.enable_checkpointing(built.library_model, first)
         return
     if not hasattr(built.core, "set_grad_checkpointing"):
         raise InvalidRequest(
@@ -156,5 +175,5 @@ def _checkpoint(built: Built, first: int | None) -> None:
         return
     from timm.models._manipulate import checkpoint
 
-    for block in build_timm.blocks(built.model)[:first]:
+    for block in build_timm.blocks(built.library_model)[:first]:
         block.forward = functools.partial(checkpoint, block.forward)

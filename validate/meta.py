@@ -66,15 +66,15 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         library=built.library,
         class_name=type(built.core).__name__,
         image_size=built.image_size,
-        measurement=summarise(watch, backend="meta", device=DEVICE, versions=_versions()),
+        measurement=summarise(watch, backend="meta", device=DEVICE, versions=_versions(settings.train)),
         events=tuple(watch.tracker.events),
         spans=tuple(watch.spans),
         sdpa_calls=dict(sdpa.calls),
     )
 
 
-def _versions() -> dict[str, str]:
-    packages = ("torch", "timm", "transformers", "torchvision", "accelerate")
+def _versions(train: str) -> dict[str, str]:
+    packages = ("torch", "timm", "transformers", "torchvision", "accelerate", *(("peft",) if train == "lora" else ()))
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
 
 

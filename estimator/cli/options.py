@@ -55,7 +55,9 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("optim", "NAME", "optimizer, as Trainer's optim names it"),
         ("loop", None, "whose training loop"),
         ("train", None, "what is trained"),
-        ("lora_rank", "N", "rank of the adapters, with --train lora"),
+        ("lora_rank", "N", "rank of the adapters, with --train lora; PEFT's own is 8"),
+        ("lora_dropout", "P", "dropout rate in front of the adapters; PEFT's own is 0"),
+        ("lora_targets", "NAMES", "what is adapted: qkv,proj or all-linear; query and value unless said"),
         ("freeze_layers", "N", "embeddings and the first N blocks are frozen"),
         ("zero_grad", None, "when old gradients go away"),
         ("ema", None, "keep an exponential moving average of the weights on the GPU"),
@@ -79,6 +81,8 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
 }
 
 _FIELDS = {field.name: field for field in dataclasses.fields(TrainSettings)}
+#: Types of fields whose values are parsed by TrainSettings, from the text as it stands.
+_TEXTS = ("str | None", "tuple[int, int] | None", "tuple[str, ...] | None")
 
 
 if TYPE_CHECKING:
@@ -172,7 +176,7 @@ def _option(row: Row) -> Callable[[_Decorated], _Decorated]:
         return click.option(f"--{flag}/--no-{flag}", row.name, default=None, help=help_)
     choices = CHOICES.get(row.name, ())
     metavar = row.metavar or f"[{'|'.join(choices)}]"
-    text = bool(choices) or _FIELDS[row.name].type in ("str | None", "tuple[int, int] | None")
+    text = bool(choices) or _FIELDS[row.name].type in _TEXTS
     return click.option(
         f"--{flag}", row.name, type=_Value(choices, text=text), default=None, metavar=metavar, help=help_
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..units import DType
 from .autograd import AccumulateGrad
@@ -11,13 +11,16 @@ from .checkpoint import checkpoint
 from .run import Run
 from .tensor import Shape, Tensor
 
+if TYPE_CHECKING:
+    from ..lora import Lora
+
 __all__ = ["Module", "Scope"]
 
 
 class Scope:
     """Where a module stands in its model: its path, the row of the per-layer table, the parameters made so far."""
 
-    __slots__ = ("buffers", "embeddings", "layer", "layer_norms", "parameters", "path", "run", "unused", "used")
+    __slots__ = ("buffers", "embeddings", "layer", "layer_norms", "lora", "parameters", "path", "run", "unused", "used")
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -29,6 +32,7 @@ class Scope:
         self.used = True
         self.layer_norms: set[str] = set()
         self.embeddings: set[str] = set()
+        self.lora: Lora | None = None
 
     def __truediv__(self, name: str) -> Scope:
         """The child ``name``, in the same row of the per-layer table."""
@@ -37,7 +41,7 @@ class Scope:
         child.layer, child.parameters, child.buffers = self.layer, self.parameters, self.buffers
         child.unused, child.layer_norms = self.unused, self.layer_norms
         child.embeddings = self.embeddings
-        child.used = self.used
+        child.used, child.lora = self.used, self.lora
         return child
 
     def row(self, name: str) -> Scope:
