@@ -105,10 +105,11 @@ def assumptions(settings: TrainSettings, plan: Plan) -> tuple[str, ...]:
     """What LoRA's figures rest on; ``settings`` are resolved."""
     if settings.train != "lora":
         return ()
+    names = ", ".join(settings.lora_targets or ())
     copied = "; the classifier is there twice, PEFT trains a copy (modules_to_save)" if plan.head else ""
     return (
-        f"LoRA of peft 0.21: rank {settings.lora_rank} (its default is {targets.RANK}) on "
-        f"{', '.join(settings.lora_targets or ())}, adapters in fp32, added before checkpointing is switched on{copied}",
+        f"LoRA of peft 0.21: rank {settings.lora_rank} (its default is {targets.RANK}) on {names}; adapters in fp32, "
+        f"added before checkpointing is switched on{copied}",
     )
 
 

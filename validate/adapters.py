@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,8 +25,11 @@ def add_lora(
     classifiers: Iterable[nn.Module],
     frozen: Iterable[nn.Module | nn.Parameter],
     device: str,
-) -> nn.Module:
-    """``get_peft_model(model, LoraConfig(...))``; parts that are ``frozen`` get no adapter (``exclude_modules``)."""
+) -> tuple[nn.Module, dict[str, Any]]:
+    """``get_peft_model(model, LoraConfig(...))``, and the settings of LoRA with what the user left open.
+
+    Parts that are ``frozen`` get no adapter (``exclude_modules``).
+    """
     try:
         from peft import LoraConfig, get_peft_model
     except ModuleNotFoundError:
@@ -34,19 +38,19 @@ def add_lora(
     saved = [names[module] for module in classifiers]
     excluded = [names[inner] for part in frozen if isinstance(part, nn.Module) for inner in part.modules()]
     wanted = targets.lora_targets(settings, _layers(model, saved), excluded)
-    options = {"exclude_modules": excluded} if excluded else {}
+    rank, dropout = settings.lora_rank or targets.RANK, settings.lora_dropout or targets.DROPOUT
     config = LoraConfig(
-        r=settings.lora_rank or targets.RANK,
-        lora_dropout=settings.lora_dropout or targets.DROPOUT,
+        r=rank,
+        lora_dropout=dropout,
         target_modules=targets.ALL_LINEAR if targets.ALL_LINEAR in wanted else list(wanted),
+        exclude_modules=excluded or None,
         modules_to_save=saved or None,
         bias="none",
-        **options,
     )
     with warnings.catch_warnings(), torch.device(device):
         warnings.simplefilter("ignore")
         adapted: nn.Module = get_peft_model(model, config)
-    return adapted
+    return adapted, {"lora_rank": rank, "lora_dropout": dropout, "lora_targets": list(wanted)}
 
 
 def _layers(model: nn.Module, saved: list[str]) -> dict[str, str]:

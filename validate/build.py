@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -47,7 +47,7 @@ class Built:
 
     ``takes_num_items``: the loss is normalised inside the model, by the ``num_items_in_batch`` that the Trainer passes.
     ``own_loss``: the model computes its loss from the pixels alone; no labels are fetched, and nobody counts them.
-    ``base``: the model without PEFT's wrapper, where it has one.
+    ``base``: the model without PEFT's wrapper, where it has one; ``resolved``: the settings that it was wrapped with.
     """
 
     model: nn.Module
@@ -56,6 +56,7 @@ class Built:
     takes_num_items: bool
     own_loss: bool = False
     base: nn.Module | None = None
+    resolved: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def core(self) -> Any:
@@ -154,8 +155,8 @@ def _adapted(built: Built, settings: TrainSettings, device: str) -> Built:
     classifiers = [] if built.own_loss else core.classifiers(built.model)
     frozen = [] if settings.freeze_layers is None else core.first_parts(built.model, settings.freeze_layers)
     with named_refusals(settings, "adapted"):
-        model = add_lora(built.model, settings, classifiers=classifiers, frozen=frozen, device=device)
-    return dataclasses.replace(built, model=model, base=built.model)
+        model, resolved = add_lora(built.model, settings, classifiers=classifiers, frozen=frozen, device=device)
+    return dataclasses.replace(built, model=model, base=built.model, resolved=resolved)
 
 
 # activation checkpointing

@@ -12,6 +12,7 @@ import platform
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib import metadata
+from typing import Any
 from unittest import mock
 
 from vitmem.settings import TrainSettings
@@ -34,7 +35,10 @@ DEVICE = "meta"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The measurement with the allocations behind it, in order of birth, and the model that was built."""
+    """The measurement with the allocations behind it, in order of birth, and the model that was built.
+
+    ``resolved`` are the settings that the user left open, as they were chosen.
+    """
 
     library: str
     class_name: str
@@ -43,6 +47,7 @@ class Rehearsal:
     events: tuple[Allocation, ...]
     spans: tuple[Span, ...]
     sdpa_calls: Mapping[str, int]
+    resolved: Mapping[str, Any]
 
 
 def measure(settings: TrainSettings) -> Measurement:
@@ -70,6 +75,7 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         events=tuple(watch.tracker.events),
         spans=tuple(watch.spans),
         sdpa_calls=dict(sdpa.calls),
+        resolved=built.resolved,
     )
 
 
