@@ -17,7 +17,7 @@ def clip_grad_norm(grads: Sequence[Tensor]) -> Tensor:
     The kernel borrows one fp32 number for every 65536 elements of the largest, per gradient (ForeachReduceOp.cu).
     """
     run = grads[0].run
-    dtypes = list(dict.fromkeys(grad.dtype for grad in grads))
+    dtypes = list(dict.fromkeys(grad.dtype for grad in grads))[::-1]  # as foreach sorts them, see ``by_dtype``
     dtype = dtypes[0] if len(dtypes) == 1 else DType.float32
     norms: list[Tensor] = []
     for own in dtypes:

@@ -85,11 +85,12 @@ def each(step: Callable[[Group, StateOf], None]) -> Step:
 
 
 def by_dtype(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """The lists that one foreach kernel can take, as ``_group_tensors_by_device_and_dtype`` sorts them."""
+    """The lists that one foreach kernel can take, as ``_group_tensors_by_device_and_dtype`` sorts them: the type that
+    appears last comes first, as libstdc++ walks an unordered_map (ATen/native/ForeachUtils.h)."""
     lists: dict[DType, list[Tensor]] = {}
     for p in parameters:
         lists.setdefault(p.dtype, []).append(p)
-    yield from lists.values()
+    yield from reversed(lists.values())
 
 
 def like(parameters: Sequence[Tensor]) -> list[Tensor]:
