@@ -49,8 +49,10 @@ CASES: list[dict[str, Any]] = [
         {"model": SWIN, "bs": 1, "freeze_layers": 5, "precision": "bf16"},
         # optimizers: states of two types, state for what is never updated, the step of all groups
         *({"model": HF, "bs": 2, "depth": 2, "precision": "pure-bf16", "optim": optim, "loop": loop}
-          for optim, loop in [("adamw_torch", "trainer"), ("adagrad", "plain"), ("lion", "timm"), ("nadam", "timm"),
-                              ("adafactor", "trainer")]),
+          for optim, loop in [("adamw_torch", "trainer"), ("adagrad", "plain"), ("adafactor", "trainer")]),
+        *({"model": TIMM, "bs": 1, "depth": 1, "precision": "pure-bf16", "optim": optim, "loop": "timm",
+           "lora_targets": "qkv,proj"}
+          for optim in ("lion", "nadam", "rmsprop", "adagrad", "adamax", "sgd-nesterov", "adam")),
         # families
         *({"model": model, "bs": 1, **({} if "swin" in model else {"depth": 2}), **settings}
           for model, settings in [
