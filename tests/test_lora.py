@@ -214,3 +214,10 @@ def test_the_command_line_takes_and_refuses_it(capsys):
     assert "name other layers with --lora-targets" in capsys.readouterr().err
     assert main(["estimate", TIMM, "--lora-rank", "4"]) == 2
     assert capsys.readouterr().err == "error: lora_rank needs --train lora\n"
+
+
+def test_targets_are_no_axis_of_a_sweep(capsys):
+    line = ["sweep", TIMM, "--train", "lora", "--lora-targets", "qkv,proj", "--lora-rank", "4,8", "--json"]
+    assert main(line) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["settings"] for row in rows] == [{"lora_rank": 4}, {"lora_rank": 8}]
