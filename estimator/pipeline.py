@@ -64,6 +64,7 @@ def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
     scope.check(settings)
     plan = families.plan(catalog.resolve(settings.model), settings)
     scope.check_blocks(settings, plan)
+    scope.check_labels(settings, plan)
     return plan, dataclasses.replace(with_defaults(settings), attn=plan.attn)  # type: ignore[arg-type]
 
 
