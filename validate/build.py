@@ -100,8 +100,8 @@ def _takes_kwargs(model: nn.Module) -> bool:
 
 
 def _refuse_labels(settings: TrainSettings, built: Built) -> None:
-    if built.own_loss and (settings.mixup or settings.label_smoothing):
-        raise InvalidRequest(f"{settings.model} is trained on pixels alone: leave out mixup and label_smoothing")
+    if built.own_loss and settings.mixup:
+        raise InvalidRequest(f"{settings.model} is trained on pixels alone: there are no labels to mix")
     if settings.mixup and settings.loop == "trainer":
         raise NotModelled("mixup under Trainer takes a loss function of the user's own")
 

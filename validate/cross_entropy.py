@@ -47,7 +47,8 @@ def _with_probabilities(x: Tensor, target: Tensor, smoothing: float) -> Tensor:
 def _smoothed(x: Tensor, target: Tensor, ignore_index: int, smoothing: float) -> Tensor:
     """``cross_entropy_loss_label_smoothing``; g++ evaluates the operands of a binary operator from the right."""
     log_probabilities = torch.log_softmax(x, 1, dtype=x.dtype)
-    nll: Tensor = torch._C._nn.nll_loss_nd(log_probabilities, target, None, 1, ignore_index)
+    nll_loss: Any = torch._C._nn.nll_loss_nd
+    nll: Tensor = nll_loss(log_probabilities, target, None, 1, ignore_index)
     smooth = -log_probabilities.sum(1)
     ignored = target == ignore_index
     smooth.masked_fill_(ignored, 0.0)

@@ -10,7 +10,7 @@ from ..engine import Tensor
 from ..optimizers import Group
 from ..settings import TrainSettings
 from ..step import Step
-from .ema import MakeEma, AveragedModel
+from .ema import AveragedModel, MakeEma
 
 __all__ = ["Loop", "average", "begin", "first_of", "named", "scaled_update", "update"]
 

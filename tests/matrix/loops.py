@@ -51,7 +51,7 @@ CASES: list[dict[str, Any]] = [
       for precision in ("fp32", "pure-bf16") for when in ("after-step", "keep")),
     # when gradients go x accumulation, with everything else on
     *({"model": TIMM, "bs": 2, "depth": 1, "loop": loop, "zero_grad": when, "accum": accum, "ema": True,
-       "clip_grad": 1.0, "precision": precision, "label_smoothing": 0.1, **({} if loop == "trainer" else {"mixup": True})}
+       "clip_grad": 1.0, "precision": precision, "label_smoothing": 0.1, "mixup": loop != "trainer"}
       for loop, precision in (("trainer", "fp16"), ("timm", "bf16"), ("plain", "fp16"))
       for when in ("before-backward", "before-forward", "keep") for accum in (1, 2)),
 ]  # fmt: skip

@@ -51,5 +51,6 @@ def _generator(device: torch.device) -> torch.Generator:
 def _torch(job: Job) -> tuple[nn.Module, Update]:
     from torch.optim import swa_utils
 
-    averages = swa_utils.AveragedModel(job.model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.999))
+    make_average: Any = swa_utils.get_ema_multi_avg_fn
+    averages = swa_utils.AveragedModel(job.model, multi_avg_fn=make_average(0.999))
     return averages.module, lambda step: averages.update_parameters(job.model)

@@ -46,8 +46,9 @@ def run_timm(job: Job, recorder: Recorder) -> None:
 
 def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, ...]:
     """Logits and loss; or the model's own loss, where the loader's targets are not used."""
-    from timm.loss import create_classification_loss
+    import timm.loss
 
+    losses: Any = timm.loss
     with job.autocast():
         if job.built.own_loss:
             outputs: tuple[Tensor, ...] = (job.model(images).loss,)
@@ -55,7 +56,7 @@ def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, ...
             output = job.model(images)
             output = getattr(output, "logits", output)
             smoothing, mixup = label_smoothing(job.settings), job.settings.mixup
-            criterion = create_classification_loss(smoothing=smoothing, soft_targets=mixup)
+            criterion = losses.create_classification_loss(smoothing=smoothing, soft_targets=mixup)
             outputs = output, criterion(output, target)
     loss = outputs[-1]
     if job.settings.accum > 1:

@@ -61,7 +61,7 @@ def _fetch(job: Job) -> tuple[list[dict[str, Tensor]], Tensor | None]:
 def _trainer_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None) -> Tensor:
     """``training_step`` up to the backward pass."""
     extra = {"num_items_in_batch": num_items} if job.built.takes_num_items else {}
-    smoothing = label_smoothing(job.settings)
+    smoothing = label_smoothing(job.settings) if "labels" in inputs else 0.0
     labels = inputs["labels"] if smoothing else None
     with job.autocast():
         outputs = job.model(**({"pixel_values": inputs["pixel_values"]} if smoothing else inputs), **extra)
