@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.trainer_pt_utils import LabelSmoother
 
 from .ema import make_ema
 from .job import STEPS, Job, Recorder, backward
@@ -67,9 +66,17 @@ def _trainer_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None)
         outputs = job.model(**({"pixel_values": inputs["pixel_values"]} if smoothing else inputs), **extra)
     if job.settings.precision in _MIXED:
         outputs = {name: _to_fp32(value) for name, value in outputs.items()}
-    smoother: Any = LabelSmoother(epsilon=smoothing)
-    loss: Tensor = smoother(outputs, labels, **extra) if smoothing else outputs["loss"]
+    loss: Tensor = _smoothed(outputs, labels, smoothing, extra) if smoothing else outputs["loss"]
     return loss if job.built.takes_num_items else loss / job.settings.accum
+
+
+def _smoothed(outputs: Any, labels: Tensor | None, smoothing: float, extra: dict[str, Any]) -> Tensor:
+    """``label_smoothing_factor``: the labels did not go to the model."""
+    from transformers import trainer_pt_utils
+
+    smoother: Any = trainer_pt_utils.LabelSmoother(epsilon=smoothing)
+    loss: Tensor = smoother(outputs, labels, **extra)
+    return loss
 
 
 _MIXED = ("fp16", "bf16")
