@@ -134,3 +134,14 @@ def test_buffers_of_the_state_dict_are_known():
     scope = Step(chosen, settings, Kernels()).scope
     names = {path.rpartition(".")[2] for path in scope.persistent}
     assert names == {"running_mean", "running_var", "num_batches_tracked"}
+
+
+def test_batches_that_timm_mixes_are_solved_in_pairs():
+    solution = vitmem.solve("bs", TIMM, loop="timm", mixup=True, depth=1, memory="2GiB")
+    assert solution.value % 2 == 0
+    assert solution.next.request["bs"] == solution.value + 2
+
+
+def test_the_recipe_of_a_trainers_arguments():
+    settings = TrainSettings.of(training_args={"output_dir": "", "max_grad_norm": 0.5, "label_smoothing_factor": 0.1})
+    assert (settings.clip_grad, settings.label_smoothing) == (0.5, 0.1)
