@@ -68,8 +68,9 @@ def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
     scope.check(settings)
     plan = families.plan(catalog.resolve(settings.model), settings)
     scope.check_blocks(settings, plan)
-    settings = lora.resolved(settings, plan)
-    return plan, dataclasses.replace(with_defaults(settings), attn=plan.attn)  # type: ignore[arg-type]
+    scope.check_labels(settings, plan)
+    settings = dataclasses.replace(with_defaults(lora.resolved(settings, plan)), attn=plan.attn)  # type: ignore[arg-type]
+    return plan, settings if plan.head else dataclasses.replace(settings, label_smoothing=0.0)
 
 
 def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, Any]:

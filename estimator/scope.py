@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from .errors import InvalidRequest, NotModelled
 from .families import Plan
 from .loops import LOOPS
@@ -10,7 +12,7 @@ from .settings import TrainSettings
 from .step import PARAMETER_DTYPES
 from .units import DType
 
-__all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "warnings"]
+__all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "check_labels", "warnings"]
 
 NOT_MODELLED = (
     "cuDNN's own workspaces for convolutions",
@@ -20,7 +22,6 @@ NOT_MODELLED = (
 #: A setting, the value that is modelled, and what to do about any other.
 _ONLY = (
     ("compile", False, "torch.compile"),
-    ("ema", False, "an exponential moving average on the GPU"),
     ("gpus", 1, "more than one GPU"),
     ("offload", "none", "offload to host memory"),
 )
@@ -32,6 +33,7 @@ def check(settings: TrainSettings) -> None:
         if getattr(settings, name) != modelled:
             raise NotModelled(f"{what} is not modelled yet; leave out --{name}")
     _check_optimizer(settings)
+    _check_mixup(settings)
     if settings.parallel not in {None, "none"}:
         raise NotModelled(f"--parallel {settings.parallel} is not modelled yet; leave it out")
     if settings.num_classes == 1 and settings.loop == "trainer":
@@ -46,6 +48,29 @@ def _check_optimizer(settings: TrainSettings) -> None:
     dtype = PARAMETER_DTYPES.get(settings.precision, DType.float32)
     if dtype not in optimizer.dtypes:
         raise InvalidRequest(f"optim {name!r} has no kernel for {dtype.label} parameters; use --precision bf16")
+
+
+def _check_mixup(settings: TrainSettings) -> None:
+    """transformers' image classifiers take float labels for independent classes (5.24, loss/loss_utils.py)."""
+    if not settings.mixup:
+        return
+    if settings.loop == "trainer":
+        raise NotModelled(
+            "Trainer has no loss for the targets that mixup makes: it takes a compute_loss_func of the user's own; "
+            "use --loop timm or plain, or leave out --mixup"
+        )
+    if settings.loop == "timm" and settings.bs % 2:
+        raise InvalidRequest(f"timm's mixup needs an even batch; use --bs {settings.bs + 1}, not {settings.bs}")
+
+
+def check_labels(settings: TrainSettings, plan: Plan) -> None:
+    """Refuse to soften the labels of a model that has none."""
+    for name in ("mixup", "label_smoothing"):
+        if getattr(settings, name) and not plan.head:
+            raise InvalidRequest(
+                f"{plan.model.name} is trained on pixels alone: there are no labels for --{name.replace('_', '-')}; "
+                "leave it out"
+            )
 
 
 def check_blocks(settings: TrainSettings, plan: Plan) -> None:
@@ -66,10 +91,22 @@ _ATTENTION = {
 }
 
 
+def _recipe(settings: TrainSettings, plan: Plan) -> Iterator[str]:
+    """What the loop does with labels, gradients and weights."""
+    loop = LOOPS[settings.loop]
+    if plan.head:
+        smoothed = f"label smoothing {settings.label_smoothing:g}" if loop.smooths(settings) else "no label smoothing"
+        yield f"mixup targets in fp32, {smoothed}" if settings.mixup else smoothed
+    yield f"gradients clipped to {settings.clip_grad:g}" if loop.clips(settings) else loop.unclipped
+    if settings.ema:
+        yield f"an EMA copy, counted as optimizer state: {loop.ema}"
+
+
 def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[str, ...]:
     """What the figures rest on."""
     return (
         LOOPS[settings.loop].assumption,
+        *_recipe(settings, plan),
         f"optimizer {settings.optim}: {OPTIMIZERS[settings.optim or ''].source}",
         "a steady-state step (the third): optimizer state exists",
         f"{_ATTENTION[plan.attn]}; CUDA kernels of torch 2.14 on compute capability {sm[0]}.{sm[1]}",

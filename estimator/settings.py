@@ -7,6 +7,7 @@ The vocabulary is the same for the command line, the Python API and the JSON. A 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -42,7 +43,7 @@ _AT_LEAST_ONE = ("bs", "accum", "patch", "window", "dim", "depth", "heads", "num
 _AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers")
 #: Beyond these an estimate would take minutes, and nobody trains so.
 _AT_MOST = {"accum": 100_000, "depth": 1_000}
-_RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop", "lora_dropout")
+_RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop", "lora_dropout", "label_smoothing")
 _OF_LORA = ("lora_rank", "lora_dropout", "lora_targets")
 
 _TEXTS = {
@@ -116,6 +117,9 @@ class TrainSettings:
     loop: Loop = "trainer"
     zero_grad: ZeroGrad | None = None
     ema: bool = False
+    clip_grad: float | None = None
+    label_smoothing: float | None = None
+    mixup: bool = False
     compile: bool = False
     gpus: int = 1
     parallel: Parallel | None = None
@@ -140,6 +144,7 @@ class TrainSettings:
         for name, known in CHOICES.items():
             _check_choice(name, getattr(self, name), known)
         _check_ratio("mlp_ratio", self.mlp_ratio)
+        _check_norm("clip_grad", self.clip_grad)
         if self.checkpoint_layers is not None and not self.grad_checkpointing:
             raise InvalidRequest("checkpoint_layers needs gradient checkpointing; add --grad-checkpointing")
         if self.lora_targets is not None:
@@ -190,6 +195,13 @@ def _check_ratio(name: str, value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1000:
         raise InvalidRequest(f"{name} {value!r} is not a positive number")
+
+
+def _check_norm(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise InvalidRequest(f"{name} {value!r} is not valid; it must be a norm, or 0 to switch clipping off")
 
 
 def _check_int(name: str, value: object, *, minimum: int, maximum: int | None = None) -> None:

@@ -113,7 +113,9 @@ class Step:
         return self.images(), None if self.model.own_loss else self.labels()
 
     def labels(self) -> Tensor:
-        """Class indices [B]."""
+        """Class indices [B]; with mixup an fp32 target for every class [B, K]."""
+        if self.settings.mixup:
+            return Tensor.empty(self.run, (self.settings.bs, self.settings.num_classes), DType.float32, kind="inputs")
         return Tensor.empty(self.run, (self.settings.bs,), DType.int64, kind="inputs")
 
     @contextmanager

@@ -38,7 +38,7 @@ _REFUSALS = (
     ZeroDivisionError,
 )
 
-_NOT_YET = {"compile": False, "ema": False, "gpus": 1, "offload": "none", "parallel": (None, "none")}
+_NOT_YET = {"compile": False, "gpus": 1, "offload": "none", "parallel": (None, "none")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +74,7 @@ def build_model(settings: TrainSettings, device: str = "meta") -> Built:
     _refuse_unmodelled(settings)
     with named_refusals(settings, "built"):
         built = _build(settings, device)
+    _refuse_labels(settings, built)
     built.model.train()
     if settings.precision in DTYPES:
         built.model.to(DTYPES[settings.precision])
@@ -105,6 +106,13 @@ def _takes_kwargs(model: nn.Module) -> bool:
         return bool(declared)
     parameters = inspect.signature(model.forward).parameters.values()
     return any(parameter.kind == inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+
+
+def _refuse_labels(settings: TrainSettings, built: Built) -> None:
+    if built.own_loss and settings.mixup:
+        raise InvalidRequest(f"{settings.model} is trained on pixels alone: there are no labels to mix")
+    if settings.mixup and settings.loop == "trainer":
+        raise NotModelled("mixup under Trainer takes a loss function of the user's own")
 
 
 def _refuse_unmodelled(settings: TrainSettings) -> None:

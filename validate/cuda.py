@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from vitmem.errors import NotModelled
 from vitmem.settings import TrainSettings
 
@@ -77,6 +77,8 @@ class _Peaks:
 
     def inputs(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def averages(self, model: nn.Module) -> None: ...
 
     def step_begins(self, step: int) -> None:
         self.step = step

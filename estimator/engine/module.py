@@ -20,7 +20,19 @@ __all__ = ["Module", "Scope"]
 class Scope:
     """Where a module stands in its model: its path, the row of the per-layer table, the parameters made so far."""
 
-    __slots__ = ("buffers", "embeddings", "layer", "layer_norms", "lora", "parameters", "path", "run", "unused", "used")
+    __slots__ = (
+        "buffers",
+        "embeddings",
+        "layer",
+        "layer_norms",
+        "lora",
+        "parameters",
+        "path",
+        "persistent",
+        "run",
+        "unused",
+        "used",
+    )
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -28,6 +40,7 @@ class Scope:
         self.layer = "model"
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
+        self.persistent: set[str] = set()
         self.unused: set[str] = set()
         self.used = True
         self.layer_norms: set[str] = set()
@@ -40,7 +53,7 @@ class Scope:
         child.path = f"{self.path}.{name}" if self.path else name
         child.layer, child.parameters, child.buffers = self.layer, self.parameters, self.buffers
         child.unused, child.layer_norms = self.unused, self.layer_norms
-        child.embeddings = self.embeddings
+        child.embeddings, child.persistent = self.embeddings, self.persistent
         child.used, child.lora = self.used, self.lora
         return child
 
@@ -66,9 +79,12 @@ class Scope:
             self.unused.add(path)
         return tensor
 
-    def buffer(self, name: str, *shape: int, dtype: DType) -> Tensor:
-        """A registered buffer."""
-        tensor = self.buffers[(self / name).path] = self._state(shape, dtype, "buffers")
+    def buffer(self, name: str, *shape: int, dtype: DType, persistent: bool = False) -> Tensor:
+        """A registered buffer; a persistent one is in the ``state_dict``."""
+        path = (self / name).path
+        tensor = self.buffers[path] = self._state(shape, dtype, "buffers")
+        if persistent:
+            self.persistent.add(path)
         return tensor
 
     def cached(self, *shape: int, dtype: DType) -> Tensor:

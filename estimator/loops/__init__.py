@@ -20,10 +20,14 @@ LOOPS = {"trainer": TRAINER, "timm": TIMM, "plain": PLAIN}
 
 
 def with_defaults(settings: TrainSettings) -> TrainSettings:
-    """``settings`` with the loop's own optimizer and moment of ``zero_grad`` where the user left them open."""
+    """``settings`` with the loop's own optimizer, clipping, smoothing and moment of ``zero_grad`` where the user left
+    them open."""
+    loop = LOOPS[settings.loop]
     return dataclasses.replace(
         settings,
-        optim=settings.optim or LOOPS[settings.loop].optim,
+        optim=settings.optim or loop.optim,
         zero_grad=settings.zero_grad or "after-step",
+        clip_grad=loop.clip_grad if settings.clip_grad is None else settings.clip_grad,
+        label_smoothing=loop.label_smoothing if settings.label_smoothing is None else settings.label_smoothing,
         parallel=settings.parallel or "none",
     )

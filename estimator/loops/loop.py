@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from ..engine import Tensor
 from ..optimizers import Group
+from ..settings import TrainSettings
 from ..step import Step
+from .ema import AveragedModel, MakeEma
 
-__all__ = ["Loop", "begin", "first_of", "named", "scaled_update", "update"]
+__all__ = ["Loop", "average", "begin", "first_of", "named", "scaled_update", "update"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """``begin`` makes what the loop's names hold before the first step, ``play`` is one step.
 
-    ``no_decay`` tells the parameters of the group without weight decay; without it there is one group.
+    ``no_decay`` tells the parameters of the group without weight decay; without it there is one group. The texts say
+    what the loop is, what it does without clipping, and whose EMA ``make_ema`` is.
     """
 
     optim: str
@@ -25,15 +29,30 @@ class Loop:
     no_decay: Callable[[Step, str, Tensor], bool] | None = None
     weight_decay: bool = False
     no_decay_first: bool = False
+    make_ema: MakeEma = AveragedModel
+    clip_grad: float = 0.0
+    label_smoothing: float = 0.0
     assumption: str
+    unclipped: str = "no gradient clipping"
+    ema: str
+
+    def clips(self, settings: TrainSettings) -> bool:
+        """Whether gradients are clipped."""
+        return (self.clip_grad if settings.clip_grad is None else settings.clip_grad) > 0
+
+    def smooths(self, settings: TrainSettings) -> bool:
+        """Whether the loss smooths labels."""
+        return (self.label_smoothing if settings.label_smoothing is None else settings.label_smoothing) > 0
 
 
 def begin(step: Step, loop: Loop) -> None:
-    """What is there before the first step: the optimizer's own, then what the loop's names hold.
+    """What is there before the first step: the optimizer's own, the EMA copy, then what the loop's names hold.
 
     A loop of one group hands all parameters over, the others those that require grad.
     """
     step.construct_optimizer(groups_of(step, loop, step.scope.parameters if loop.no_decay is None else step.trained))
+    if step.settings.ema:
+        step.names["ema"] = loop.make_ema(step)
     loop.begin(step)
 
 
@@ -54,13 +73,28 @@ def update(step: Step, loop: Loop, *, scaled: bool) -> None:
         step.zero_grad()
 
 
+def average(step: Step) -> None:
+    """The update of the EMA copy, where there is one: the last that an optimizer step does."""
+    if step.settings.ema:
+        ema: Any = step.names["ema"]
+        ema.update()
+
+
 def scaled_update(step: Step, loop: Loop) -> None:
-    """``scaler.step(optimizer)`` without clipping: found_inf lives until ``scaler.update()``."""
+    """``scaler.step(optimizer)``: found_inf lives until ``scaler.update()``.
+
+    Clipping unscales the gradients first, so that the optimizer is not handed the scale; nobody keeps the norm.
+    """
     step.start("optimizer_step")
-    scaled = step.optimizer.takes_scaler and bool(step.scaler)
+    clips = loop.clips(step.settings)
+    scaled = step.optimizer.takes_scaler and bool(step.scaler) and not clips
     found_inf = step.check_inf() if scaled else step.unscale()
+    if clips:
+        norm = step.clip_grad_norm()
+        del norm
     update(step, loop, scaled=scaled)
     del found_inf
+    average(step)
 
 
 def first_of(count: int) -> Iterator[bool]:

@@ -6,6 +6,7 @@ from .. import ops
 from ..engine import Tensor
 from ..step import Step
 from ..units import DType
+from .ema import ModelEmaV3
 from .loop import Loop, first_of, named, scaled_update
 
 __all__ = ["TIMM"]
@@ -48,7 +49,7 @@ def _play(step: Step) -> None:
                 output, loss = None, step.model(step.names["input"])[0]
             else:
                 output = step.model(step.names["input"])
-                loss = ops.label_smoothing_cross_entropy(output, named(step, "target"))
+                loss = _criterion(step, output, named(step, "target"))
         if step.settings.accum > 1:
             loss = ops.div_(loss)
         step.names["output"], step.names["loss"] = output, loss  # an earlier result lives until this one is whole
@@ -58,6 +59,15 @@ def _play(step: Step) -> None:
         step.start("backward")
         step.backward(named(step, "loss"))
     scaled_update(step, TIMM)
+
+
+def _criterion(step: Step, output: Tensor, target: Tensor) -> Tensor:
+    """``create_classification_loss``: with mixup the loader's dense targets are smoothed already."""
+    if step.settings.mixup:
+        return ops.soft_target_cross_entropy(output, target)
+    if TIMM.smooths(step.settings):
+        return ops.label_smoothing_cross_entropy(output, target)
+    return ops.cross_entropy(output, target)
 
 
 def _no_decay(step: Step, name: str, parameter: Tensor) -> bool:
@@ -72,5 +82,8 @@ TIMM = Loop(
     no_decay=_no_decay,
     weight_decay=True,
     no_decay_first=True,
-    assumption="timm 1.0.31 train.py --amp: two batches on the GPU, label smoothing 0.1, no clipping",
+    make_ema=ModelEmaV3,
+    label_smoothing=0.1,
+    assumption="timm 1.0.31 train.py --amp: two batches on the GPU",
+    ema="timm.utils.ModelEmaV3, updated after step() and zero_grad()",
 )

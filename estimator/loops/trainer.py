@@ -9,7 +9,7 @@ from ..engine import Tensor
 from ..engine.autocast import to
 from ..step import LossOf, Step
 from ..units import DType
-from .loop import Loop, first_of, named, update
+from .loop import Loop, average, first_of, named, update
 
 __all__ = ["TRAINER"]
 
@@ -37,13 +37,17 @@ def _play(step: Step) -> None:
         step.backward(named(step, "loss"))
     step.start("optimizer_step")
     found_inf = step.unscale()
-    step.names["grad_norm"] = step.clip_grad_norm()
+    step.names["grad_norm"] = step.clip_grad_norm()  # with max_grad_norm 0 it clips to infinity, for the log
     update(step, TRAINER, scaled=False)
     del found_inf
+    average(step)
 
 
 def _loss(step: Step, x: Tensor, y: Tensor | None) -> Tensor:
     """``compute_loss``: the model returns loss and logits, accelerate converts both to fp32, only the loss survives."""
+
+    if TRAINER.smooths(step.settings) and y is not None:
+        return _smoothed_loss(step, x, y)
 
     def loss_of(logits: Tensor) -> Tensor:
         assert y is not None
@@ -58,6 +62,17 @@ def _loss(step: Step, x: Tensor, y: Tensor | None) -> Tensor:
     loss = loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
     del converted, others
     return loss
+
+
+def _smoothed_loss(step: Step, x: Tensor, labels: Tensor) -> Tensor:
+    """With ``label_smoothing_factor`` the model gets no labels, and ``LabelSmoother`` works on its fp32 logits."""
+    with step.autocast():
+        logits = step.model(x)
+    if step.autocast_dtype:
+        logits = to(logits, DType.float32)
+    num_items = named(step, "num_items") if step.model.takes_loss_kwargs else None
+    loss = ops.label_smoother(logits, labels, num_items)
+    return loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
 
 
 def _model_output(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, ...]:
@@ -84,5 +99,8 @@ TRAINER = Loop(
     begin=_begin,
     play=_play,
     no_decay=_no_decay,
+    clip_grad=1.0,
     assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",
+    unclipped="gradients not clipped: Trainer takes their norm all the same, for its log",
+    ema="torch.optim.swa_utils.AveragedModel in a callback, updated in on_step_end",
 )

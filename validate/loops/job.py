@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from vitmem.settings import TrainSettings
 
 from ..build import DTYPES, Built
+from .recipe import clip_norm, collated_targets
 
 __all__ = ["STEPS", "Job", "Recorder", "backward"]
 
@@ -23,6 +24,7 @@ class Recorder(Protocol):
 
     def during(self, phase: str) -> AbstractContextManager[None]: ...
     def inputs(self) -> AbstractContextManager[None]: ...
+    def averages(self, model: nn.Module) -> None: ...
     def step_begins(self, step: int) -> None: ...
     def forward_ended(self, *held: Tensor) -> None: ...
     def backward_ended(self) -> None: ...
@@ -56,9 +58,7 @@ class Job:
         images = torch.empty(
             self.settings.bs, 3, *self.built.image_size, dtype=DTYPES.get(self.settings.precision), device=self.device
         )
-        if self.built.own_loss:
-            return images, None
-        return images, torch.zeros(self.settings.bs, dtype=torch.int64, device=self.device)
+        return images, None if self.built.own_loss else collated_targets(self.settings).to(self.device)
 
     def zero(self, when: str, micro_step: int = 0) -> None:
         """``optimizer.zero_grad()`` if this is the moment for it; ``keep`` zeroes in place after the step.
@@ -72,6 +72,13 @@ class Job:
             self.optimizer.zero_grad()
         if chosen == "keep" and when == "after-step":
             self.optimizer.zero_grad(set_to_none=False)
+
+    def clip(self, scaler: torch.amp.GradScaler) -> None:
+        """``unscale_`` and ``clip_grad_norm_``, where the loop clips."""
+        norm = clip_norm(self.settings)
+        if norm > 0:
+            scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), norm)
 
 
 def backward(loss: Any) -> None:

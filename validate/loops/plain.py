@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torch.nn import functional as F
 
+from .ema import make_ema
 from .job import STEPS, Job, Recorder, backward
+from .recipe import label_smoothing
 
 __all__ = ["run_plain"]
 
@@ -12,6 +14,7 @@ __all__ = ["run_plain"]
 def run_plain(job: Job, recorder: Recorder) -> None:
     """``x, y, out, loss`` are ordinary names of the loop."""
     scaler = job.scaler()
+    update_ema = make_ema(job, recorder)
     for step in range(STEPS):
         recorder.step_begins(step)
         for micro_step in range(job.settings.accum):
@@ -25,7 +28,7 @@ def run_plain(job: Job, recorder: Recorder) -> None:
                     else:
                         out = job.model(x)
                         out = getattr(out, "logits", out)
-                        loss = F.cross_entropy(out, y)
+                        loss = F.cross_entropy(out, y, label_smoothing=label_smoothing(job.settings))
                     if job.settings.accum > 1:
                         loss = loss / job.settings.accum
                 recorder.forward_ended(*([loss] if y is None else [out, loss]))
@@ -34,7 +37,9 @@ def run_plain(job: Job, recorder: Recorder) -> None:
                 backward(scaler.scale(loss))
                 recorder.backward_ended()
         with recorder.during("optimizer_step"):
+            job.clip(scaler)
             scaler.step(job.optimizer)
             scaler.update()
             recorder.stepped()
             job.zero("after-step")
+            update_ema(step)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from ..build import DTYPES
+from .ema import make_ema
 from .job import STEPS, Job, Recorder, backward
+from .recipe import collated_targets, label_smoothing
 
 __all__ = ["run_timm"]
 
@@ -17,6 +19,7 @@ __all__ = ["run_timm"]
 def run_timm(job: Job, recorder: Recorder) -> None:
     """``train.py --amp``: the loader has fetched the next batch before it hands out the current one."""
     scaler = job.scaler()
+    update_ema = make_ema(job, recorder)
     batches = _prefetched(job, recorder)
     for step in range(STEPS):
         recorder.step_begins(step)
@@ -33,24 +36,28 @@ def run_timm(job: Job, recorder: Recorder) -> None:
                 backward(scaler.scale(loss))
                 recorder.backward_ended()
         with recorder.during("optimizer_step"):
+            job.clip(scaler)
             scaler.step(job.optimizer)
             scaler.update()
             recorder.stepped()
             job.zero("after-step")
+            update_ema(step)
 
 
 def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, ...]:
     """Logits and loss; or the model's own loss, where the loader's targets are not used."""
-    from timm.loss import cross_entropy
+    import timm.loss
 
+    losses: Any = timm.loss
     with job.autocast():
         if job.built.own_loss:
             outputs: tuple[Tensor, ...] = (job.model(images).loss,)
         else:
             output = job.model(images)
             output = getattr(output, "logits", output)
-            criterion: Any = cross_entropy.LabelSmoothingCrossEntropy
-            outputs = output, criterion(smoothing=0.1)(output, target)
+            smoothing, mixup = label_smoothing(job.settings), job.settings.mixup
+            criterion = losses.create_classification_loss(smoothing=smoothing, soft_targets=mixup)
+            outputs = output, criterion(output, target)
     loss = outputs[-1]
     if job.settings.accum > 1:
         loss /= job.settings.accum
@@ -63,7 +70,7 @@ def _prefetched(job: Job, recorder: Recorder) -> Iterator[tuple[Tensor, Tensor]]
 
     shape = (job.settings.bs, 3, *job.built.image_size)
     images = torch.empty(shape, dtype=torch.uint8, device="cpu").expand(shape)
-    labels = torch.zeros(job.settings.bs, dtype=torch.int64, device="cpu")
+    labels = collated_targets(job.settings)
     host: Any = ((images, labels) for _ in range(STEPS * job.settings.accum + 1))
     with recorder.inputs():
         loader = PrefetchLoader(host, device=torch.device(job.device))
