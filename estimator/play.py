@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .allocator import AllocatorConfig
+from .engine import NotRepeatable, Repeats
 from .families import Plan
 from .kernels import Gpu, Kernels
 from .ledger import with_last_step_again
@@ -20,12 +21,23 @@ STEPS = 2
 
 def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
     """The first two steps from the building of the model on; without a ``gpu``, on an A100."""
+    try:
+        return play_fully(plan, settings, gpu, repeat=True)
+    except NotRepeatable:
+        return play_fully(plan, settings, gpu)
+
+
+def play_fully(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, *, repeat: bool = False) -> Step:
+    """:func:`play`, block by block unless equal ones may ``repeat``: the events are the same, or NotRepeatable."""
     loop = LOOPS[settings.loop]
     step = Step(plan, settings, Kernels(gpu=gpu or Gpu(), sdpa_kernel=settings.sdpa_kernel))
+    repeats = Repeats(step.model.blocks if repeat else (), full_passes=min(settings.accum, 2))
     begin(step, loop)
     for _ in range(STEPS):
         step.run.start_step()
         loop.play(step)
+    if repeats.num_open:
+        raise NotRepeatable
     return step
 
 

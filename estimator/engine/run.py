@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -146,5 +147,26 @@ class Storage:
         old_bytes, old_kind, layer = self.run.allocations[self.id]
         self.run.allocations[self.id] = (old_bytes if num_bytes is None else num_bytes, kind or old_kind, layer)
 
+    @classmethod
+    def entered(cls, run: Run, number: int) -> Storage:
+        """The block behind allocation ``number``, whose birth is written down already."""
+        storage = cls.__new__(cls)
+        storage.run, storage.id, storage.num_bytes = run, number, run.allocations[number][0]
+        return storage
+
+    def forget(self) -> None:
+        """Its death is written down already."""
+        self.run = _NOWHERE
+
     def __del__(self) -> None:
         self.run.events.append(~self.id)
+
+
+class _Nowhere(Run):
+    """Where nothing is written down."""
+
+    def __init__(self) -> None:
+        self.events = deque(maxlen=0)  # type: ignore[assignment]
+
+
+_NOWHERE = _Nowhere()
