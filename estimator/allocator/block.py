@@ -48,7 +48,7 @@ class Pool:
     def __init__(self, *, small: bool, largest_rest: int) -> None:
         self.small = small
         self.largest_rest = largest_rest
-        self.order: list[tuple[int, int, int, Block]] = []
+        self.order: list[tuple[int, int, int, Block]] = []  # the address is never the same, so no blocks are compared
         self.unmapped: dict[int, Block] = {}
 
     def add(self, block: Block) -> None:

@@ -57,8 +57,7 @@ class CachingAllocator:
     def malloc(self, num_bytes: int, stream: int = 0) -> Block:
         """The block for a request of ``num_bytes`` > 0; raises OutOfMemory. Streams share no blocks."""
         size = -(-num_bytes // MIN_BLOCK) * MIN_BLOCK  # rounded(), once per allocation of a run
-        key = stream, size <= SMALL_SIZE
-        pool = self.pools.get(key) or self._new_pool(*key)
+        pool = self.pools.get((stream, size <= SMALL_SIZE)) or self._new_pool(stream, size <= SMALL_SIZE)
         order = pool.order
         at = bisect_left(order, (size,))
         block = None
@@ -180,14 +179,14 @@ class CachingAllocator:
     @staticmethod
     def _merge_neighbours(block: Block) -> None:
         before, after = block.previous, block.next
-        if before is not None and not before.allocated and before.mapped == block.mapped:
-            (before.pool.remove if before.mapped else _forget)(before)
+        if before is not None and not before.allocated and before.mapped is block.mapped:
+            before.pool.remove(before) if before.mapped else _forget(before)
             block.address, block.previous = before.address, before.previous
             block.size += before.size
             if block.previous is not None:
                 block.previous.next = block
-        if after is not None and not after.allocated and after.mapped == block.mapped:
-            (after.pool.remove if after.mapped else _forget)(after)
+        if after is not None and not after.allocated and after.mapped is block.mapped:
+            after.pool.remove(after) if after.mapped else _forget(after)
             block.next = after.next
             block.size += after.size
             if block.next is not None:
