@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Repeats"]
 
-#: The last blocks of a kind are played in full at first: theirs is the backward pass that comes first.
-LAST = 2
-
 Grads = list["Tensor | None"]
 
 
@@ -41,10 +38,14 @@ class Kind:
 
 
 class Repeats:
-    """The blocks of a model by kind; in the first ``full_passes`` of the model the last of a kind are played in full."""
+    """The blocks of a model by kind.
 
-    def __init__(self, blocks: Sequence[Module], full_passes: int) -> None:
-        self.full_passes = full_passes
+    In the first ``full_passes`` of the model the ``num_last`` blocks of a kind are played in full: their backward passes
+    come first.
+    """
+
+    def __init__(self, blocks: Sequence[Module], *, full_passes: int, num_last: int) -> None:
+        self.full_passes, self.num_last = full_passes, num_last
         self.num_open = 0  # blocks that were entered and whose backward pass was not
         kinds: dict[Any, Kind] = {}
         self._kinds: dict[int, Kind] = {}
@@ -53,7 +54,7 @@ class Repeats:
             kind = self._kinds[id(block)] = kinds.setdefault(signature(block, parameters), Kind())
             kind.blocks[id(block)] = len(kind.blocks), parameters
         for block in blocks:
-            if len(self._kinds[id(block)].blocks) > LAST + 1:
+            if len(self._kinds[id(block)].blocks) > num_last + 1:
                 block.repeats = self
 
     def __call__(self, block: Module, args: tuple[Any, ...]) -> Any:
@@ -68,7 +69,7 @@ class Repeats:
         known = kind.forwards.get(state)
         is_early = kind.num_calls < len(kind.blocks) * self.full_passes
         kind.num_calls += 1
-        is_last = number >= len(kind.blocks) - LAST
+        is_last = number >= len(kind.blocks) - self.num_last
         if known is None or (is_early and is_last) or (len(known.held) > 1 and not number):
             return _Played(block, kind, parameters, state).call(args)
         return _Entered(block, kind, parameters, state, self).call(args, known)
@@ -110,16 +111,21 @@ class _Played:
         out = self.block.play((_marked(args[0], self._end), *[_apart(a) for a in args[1:]]))
         held = [i for i, (old, new) in enumerate(zip(before, _num_holders(storages))) if new > old]
         self.forward = range(start.allocation, len(run.allocations))
-        self.known = None
-        if num_handles == len(run.handles):  # else cuBLAS's workspace is among it
+        self.known = self.kind.forwards.get(self.state)
+        if num_handles != len(run.handles):  # cuBLAS's workspace is among it
+            self.known = None
+        elif self.known is None:
             try:
                 self.known = self.kind.forwards[self.state] = self._forward(start, out, held)
             except NotRepeatable:
                 self.kind.repeats = False
-        return _marked(out, self._begin) if isinstance(out, Tensor) else out
+        if self.known is None:
+            return out
+        return _marked(out, self._begin) if isinstance(out, Tensor) else (_marked(out[0], self._begin), *out[1:])
 
-    def _forward(self, start: Start, out: Any, held: list[int]) -> Forward:
-        if not isinstance(out, Tensor):
+    def _forward(self, start: Start, result: Any, held: list[int]) -> Forward:
+        out, *others = result if isinstance(result, tuple) else (result,)
+        if not isinstance(out, Tensor) or any(other is not None for other in others):
             raise NotRepeatable
         run, first = self.block.run, start.allocation
         stretch = Stretch(run, self.block.layer, start, self.outside)
@@ -130,7 +136,8 @@ class _Played:
                 if key not in numbers:
                     raise NotRepeatable
                 weights.append((numbers[key], Face.of(copy, first), getrefcount(copy.storage) > 2))
-        return Forward(stretch, Face.of(out, first), tuple(weights), tuple(held))
+        others = tuple(others) if isinstance(result, tuple) else None
+        return Forward(stretch, Face.of(out, first), others, tuple(weights), tuple(held))
 
     def _begin(self, grad: Tensor) -> None:
         self.start, self.num_handles = Start.now(self.block.run), len(self.block.run.handles)
@@ -138,8 +145,11 @@ class _Played:
         self.outside.append(grad.storage.id)
 
     def _end(self, grad: Tensor) -> None:
-        if self.known is not None and self.num_handles == len(self.block.run.handles):
-            self.kind.backwards[self.state, self.grad_state] = self._backward(self.known, grad)
+        if self.known is None or self.num_handles != len(self.block.run.handles):
+            return
+        key = self.state, self.grad_state
+        if key not in self.kind.backwards:
+            self.kind.backwards[key] = self._backward(self.known, grad)
 
     def _backward(self, known: Forward, grad: Tensor) -> Backward:
         first = self.start.allocation
@@ -199,7 +209,7 @@ class _Entered:
         self.block, self.kind, self.parameters, self.state = block, kind, parameters, state
         self.repeats = repeats
 
-    def call(self, args: tuple[Any, ...], known: Forward) -> Tensor:
+    def call(self, args: tuple[Any, ...], known: Forward) -> Any:
         """The block's result, and the forward pass that makes it."""
         run = self.block.run
         tensors = _tensors(args)
@@ -219,7 +229,7 @@ class _Entered:
             self.repeats.num_open += 1
             out.node = Node((edge_to(args[0]),), self._backward, (), 1, self.block.layer, run.sequence)
             out.requires_grad = True
-        return out
+        return out if known.others is None else (out, *known.others)
 
     def _backward(self, saved: tuple[Tensor, ...], grads: Grads) -> tuple[Tensor | None, ...]:
         grad = grads[0]

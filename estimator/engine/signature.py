@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +27,8 @@ def signature(module: Module, parameters: list[Tensor]) -> Any:
 def _signed(value: Any, parameters: list[Tensor]) -> Any:
     from .module import Module
 
+    if isinstance(value, (int, str)) or value is None:
+        return value
     if isinstance(value, Tensor):
         parameters.append(value)
         return value.shape, value.strides, value.dtype, value.requires_grad
@@ -39,6 +40,6 @@ def _signed(value: Any, parameters: list[Tensor]) -> Any:
         return tuple([(key, _signed(item, parameters)) for key, item in value.items()])
     if isinstance(value, float):
         return value > 0
-    if dataclasses.is_dataclass(value):
-        return tuple([_signed(getattr(value, field.name), parameters) for field in dataclasses.fields(value)])
+    if fields := getattr(value, "__dataclass_fields__", None):
+        return tuple([_signed(getattr(value, name), parameters) for name in fields])
     return value if isinstance(value, Hashable) else id(value)
