@@ -40,8 +40,8 @@ class Kind:
 class Repeats:
     """The blocks of a model by kind.
 
-    In the first ``full_passes`` of the model the ``num_last`` blocks of a kind are played in full: their backward passes
-    come first.
+    In the first ``full_passes`` of the model the ``num_last`` blocks of a kind are played in full: their backward
+    passes come first.
     """
 
     def __init__(self, blocks: Sequence[Module], *, full_passes: int, num_last: int) -> None:
@@ -53,9 +53,7 @@ class Repeats:
             parameters: list[Tensor] = []
             kind = self._kinds[id(block)] = kinds.setdefault(signature(block, parameters), Kind())
             kind.blocks[id(block)] = len(kind.blocks), parameters
-        for block in blocks:
-            if len(self._kinds[id(block)].blocks) > num_last + 1:
-                block.repeats = self
+            block.repeats = self
 
     def __call__(self, block: Module, args: tuple[Any, ...]) -> Any:
         """The block's result, played or entered again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from .tensor import Tensor
@@ -27,19 +27,23 @@ def signature(module: Module, parameters: list[Tensor]) -> Any:
 def _signed(value: Any, parameters: list[Tensor]) -> Any:
     from .module import Module
 
-    if isinstance(value, (int, str)) or value is None:
-        return value
     if isinstance(value, Tensor):
         parameters.append(value)
         return value.shape, value.strides, value.dtype, value.requires_grad
     if isinstance(value, Module):
         return signature(value, parameters)
-    if isinstance(value, (list, tuple)):
-        return tuple([_signed(item, parameters) for item in value])
-    if isinstance(value, dict):
-        return tuple([(key, _signed(item, parameters)) for key, item in value.items()])
     if isinstance(value, float):
         return value > 0
-    if fields := getattr(value, "__dataclass_fields__", None):
-        return tuple([_signed(getattr(value, name), parameters) for name in fields])
+    if (parts := _parts(value)) is not None:
+        return tuple([_signed(part, parameters) for part in parts])
     return value if isinstance(value, Hashable) else id(value)
+
+
+def _parts(value: Any) -> Iterable[Any] | None:
+    """What a container or a configuration is made of."""
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, dict):
+        return value.items()
+    fields = getattr(value, "__dataclass_fields__", None)
+    return None if fields is None else [getattr(value, name) for name in fields]
