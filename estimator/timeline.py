@@ -56,7 +56,8 @@ def phase_summaries(ledger: Ledger, blocks: Sequence[int]) -> list[PhaseSummary]
 def allocated_peak(ledger: Ledger, step: int) -> int:
     """The largest total of rounded sizes from the start of a step on: without what the allocator does not split off."""
     first = ledger.first_event(ledger.steps[step])
-    return max(list(accumulate(_deltas(ledger, [rounded(size) for size in ledger.bytes]), initial=0))[first:])
+    blocks = {size: rounded(size) for size in set(ledger.bytes)}
+    return max(list(accumulate(_deltas(ledger, [blocks[size] for size in ledger.bytes]), initial=0))[first:])
 
 
 def _tensor_sizes(ledger: Ledger) -> list[int]:
