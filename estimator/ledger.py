@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 __all__ = ["Ledger", "with_last_step_again"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(NamedTuple):
     """Allocation ``i`` has ``bytes[i]``, ``kinds[i]``, ``layers[i]``.
 
     ``events`` is time: the number ``i`` where allocation ``i`` is born, ``~i`` where it dies. ``phases`` are
@@ -46,8 +45,7 @@ def with_last_step_again(ledger: Ledger) -> Ledger:
     later = count - oldest
     heirs = _heirs(ledger, first, [~event for event in events if ~oldest < event < 0])
     again = [event + later if event >= 0 else event - later if event <= ~oldest else ~heirs[~event] for event in events]
-    return dataclasses.replace(
-        ledger,
+    return ledger._replace(
         bytes=(*ledger.bytes, *ledger.bytes[oldest:]),
         kinds=(*ledger.kinds, *ledger.kinds[oldest:]),
         layers=(*ledger.layers, *ledger.layers[oldest:]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 from .allocator import AllocatorConfig, Block, CachingAllocator, OutOfMemory
 from .ledger import Ledger
@@ -10,8 +10,7 @@ from .ledger import Ledger
 __all__ = ["Replay", "replay"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class Replay(NamedTuple):
     """``blocks[i]`` is the size of the block that allocation ``i`` got: rounded up, and with what was not split off.
 
     ``reserved_bytes`` is the most that segments ever took. ``failed`` is the event that ran out of memory, None where

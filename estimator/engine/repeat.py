@@ -134,8 +134,8 @@ class _Played:
                 if key not in numbers:
                     raise NotRepeatable
                 weights.append((numbers[key], Face.of(copy, first), getrefcount(copy.storage) > 2))
-        others = tuple(others) if isinstance(result, tuple) else None
-        return Forward(stretch, Face.of(out, first), others, tuple(weights), tuple(held))
+        tail = (None,) * len(others) if isinstance(result, tuple) else None
+        return Forward(stretch, Face.of(out, first), tail, tuple(weights), tuple(held))
 
     def _begin(self, grad: Tensor) -> None:
         self.start, self.num_handles = Start.now(self.block.run), len(self.block.run.handles)
@@ -227,7 +227,7 @@ class _Entered:
             self.repeats.num_open += 1
             out.node = Node((edge_to(args[0]),), self._backward, (), 1, self.block.layer, run.sequence)
             out.requires_grad = True
-        return out if known.others is None else (out, *known.others)
+        return out if known.tail is None else (out, *known.tail)
 
     def _backward(self, saved: tuple[Tensor, ...], grads: Grads) -> tuple[Tensor | None, ...]:
         grad = grads[0]

@@ -106,13 +106,13 @@ class Stretch:
 class Forward(NamedTuple):
     """What a forward pass did: the stretch, its result, the weights that autocast cached, and what the graph holds.
 
-    ``others`` are what the result is a tuple with. ``weights`` are (number of the parameter, its copy, whether the
+    ``tail`` is what the result is a tuple with. ``weights`` are (number of the parameter, its copy, whether the
     graph holds it); ``held`` are numbers of arguments.
     """
 
     stretch: Stretch
     out: Face
-    others: tuple[None, ...] | None
+    tail: tuple[None, ...] | None
     weights: tuple[tuple[int, Face, bool], ...]
     held: tuple[int, ...]
 
