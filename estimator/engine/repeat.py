@@ -66,7 +66,7 @@ class Repeats:
         state = _state(run, args, parameters)
         known = kind.forwards.get(state)
         is_early = kind.num_calls < len(kind.blocks) * self.full_passes
-        kind.num_calls += 1
+        kind.num_calls += run.grad_enabled and args[0].requires_grad
         is_last = number >= len(kind.blocks) - self.num_last
         if known is None or (is_early and is_last) or (len(known.held) > 1 and not number):
             return _Played(block, kind, parameters, state).call(args)
@@ -76,10 +76,8 @@ class Repeats:
 def _state(run: Run, args: tuple[Any, ...], parameters: list[Tensor]) -> Any:
     """What a forward pass depends on besides the block."""
     faces = tuple([_face(a) for a in args])
-    if run.autocast is None:
-        return faces, run.grad_enabled
-    weights = run.autocast.weights
-    return faces, run.grad_enabled, run.autocast.dtype, tuple([id(p) in weights for p in parameters])
+    weights = run.autocast.weights if run.autocast else {}
+    return faces, run.modes, tuple([id(p) in weights for p in parameters])
 
 
 def _face(a: Any) -> Any:

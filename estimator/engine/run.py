@@ -109,6 +109,12 @@ class Run:
         finally:
             self.grad_enabled = before
 
+    @property
+    def modes(self) -> tuple[object, ...]:
+        """All that decides what the same call on equal tensors does: another mode belongs here too."""
+        autocast = None if self.autocast is None else self.autocast.dtype
+        return self.grad_enabled, autocast, self.kind, self.stream, self.in_backward
+
     def ledger(self) -> Ledger:
         """What happened so far, frozen."""
         sizes, kinds, layers = zip(*self.allocations)
