@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 __all__ = ["Ledger", "with_last_step_again"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(NamedTuple):
     """Allocation ``i`` has ``bytes[i]``, ``kinds[i]``, ``layers[i]``.
 
     ``events`` is time: the number ``i`` where allocation ``i`` is born, ``~i`` where it dies. ``phases`` are
@@ -40,34 +39,37 @@ def with_last_step_again(ledger: Ledger) -> Ledger:
     A steady step repeats the one before. What it frees of earlier steps has the same rank, by age and among its like,
     in what is alive when it begins.
     """
-    first = ledger.first_event(ledger.steps[-1])
+    first, stop, count = ledger.first_event(ledger.steps[-1]), len(ledger.events), len(ledger.bytes)
     events = ledger.events[first:]
-    oldest = min(event for event in events if event >= 0)
-    now, then = _ranked(ledger, first), _ranked(ledger, len(ledger.events))
-    again = {i: then[place] for place, i in now.items() if place in then}
-    again |= {i: i + len(ledger.bytes) - oldest for i in range(oldest, len(ledger.bytes))}
-    stop = len(ledger.events)
-    return dataclasses.replace(
-        ledger,
+    oldest = next(event for event in events if event >= 0)
+    later = count - oldest
+    heirs = _heirs(ledger, first, [~event for event in events if ~oldest < event < 0])
+    again = [event + later if event >= 0 else event - later if event <= ~oldest else ~heirs[~event] for event in events]
+    return ledger._replace(
         bytes=(*ledger.bytes, *ledger.bytes[oldest:]),
         kinds=(*ledger.kinds, *ledger.kinds[oldest:]),
         layers=(*ledger.layers, *ledger.layers[oldest:]),
-        events=(*ledger.events, *(again[event] if event >= 0 else ~again[~event] for event in events)),
+        events=(*ledger.events, *again),
         phases=(*ledger.phases, *((name, start + stop - first) for name, start in ledger.phases[ledger.steps[-1] :])),
         steps=(*ledger.steps, len(ledger.phases)),
-        side=ledger.side | {again[i] for i in ledger.side if i >= oldest},
+        side=ledger.side | {i + later for i in ledger.side if i >= oldest},
     )
 
 
-def _ranked(ledger: Ledger, stop: int) -> dict[tuple[int, str, str, int], int]:
-    """The allocations alive after ``stop`` events: (bytes, kind, layer, rank by age among these) -> allocation."""
-    events = ledger.events[:stop]
-    dead = {~event for event in events if event < 0}
-    counts: dict[tuple[int, str, str], int] = {}
-    ranked = {}
-    for i in sorted(event for event in events if event >= 0 and event not in dead):
-        like = ledger.bytes[i], ledger.kinds[i], ledger.layers[i]
-        counts[like] = counts.get(like, 0) + 1
-        place = (*like, counts[like])
-        ranked[place] = i
-    return ranked
+def _heirs(ledger: Ledger, first: int, freed: list[int]) -> dict[int, int]:
+    """For what is ``freed`` after ``first`` events: what has its rank after all events."""
+    sizes = {ledger.bytes[i] for i in freed}
+    alike = [i for i, size in enumerate(ledger.bytes) if size in sizes]
+    now, then = _by_likeness(ledger, alike, first), _by_likeness(ledger, alike, len(ledger.events))
+    ranks = {i: (like, rank) for like, ones in now.items() for rank, i in enumerate(ones)}
+    return {i: then[like][rank] for i in freed for like, rank in [ranks[i]]}
+
+
+def _by_likeness(ledger: Ledger, ones: list[int], stop: int) -> dict[tuple[int, str, str], list[int]]:
+    """Those of ``ones`` that are alive after ``stop`` events, by (bytes, kind, layer), the oldest first."""
+    alive: dict[tuple[int, str, str], list[int]] = {}
+    events = set(ledger.events[:stop])
+    for i in ones:
+        if i in events and ~i not in events:
+            alive.setdefault((ledger.bytes[i], ledger.kinds[i], ledger.layers[i]), []).append(i)
+    return alive

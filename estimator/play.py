@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .allocator import AllocatorConfig
+from .engine import NotRepeatable, Repeats
 from .families import Plan
 from .kernels import Gpu, Kernels
 from .ledger import with_last_step_again
@@ -19,13 +20,30 @@ STEPS = 2
 
 
 def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
-    """The first two steps from the building of the model on; without a ``gpu``, on an A100."""
+    """The first two steps from the building of the model on; without a ``gpu``, on an A100.
+
+    Equal blocks share one play, where they turn out to be equal in every event.
+    """
+    for num_last in (1, 2):  # with the second-last, in case that nothing comes in to the last as to the others
+        try:
+            return play_once(plan, settings, gpu, num_last)
+        except NotRepeatable:
+            continue
+    return play_once(plan, settings, gpu)
+
+
+def play_once(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_last: int = 0) -> Step:
+    """:func:`play`, block by block; with a ``num_last`` equal blocks repeat one, or NotRepeatable is raised."""
     loop = LOOPS[settings.loop]
     step = Step(plan, settings, Kernels(gpu=gpu or Gpu(), sdpa_kernel=settings.sdpa_kernel))
+    full_passes = min(settings.accum, 2)  # the later micro-steps find gradients
+    repeats = Repeats(step.model.blocks if num_last else (), full_passes=full_passes, num_last=num_last)
     begin(step, loop)
     for _ in range(STEPS):
         step.run.start_step()
         loop.play(step)
+    if repeats.num_open:
+        raise NotRepeatable
     return step
 
 

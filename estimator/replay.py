@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 from .allocator import AllocatorConfig, Block, CachingAllocator, OutOfMemory
 from .ledger import Ledger
@@ -10,8 +10,7 @@ from .ledger import Ledger
 __all__ = ["Replay", "replay"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class Replay(NamedTuple):
     """``blocks[i]`` is the size of the block that allocation ``i`` got: rounded up, and with what was not split off.
 
     ``reserved_bytes`` is the most that segments ever took. ``failed`` is the event that ran out of memory, None where
@@ -27,23 +26,23 @@ class Replay:
 def replay(ledger: Ledger, config: AllocatorConfig | None = None) -> Replay:
     """Every allocation and free of ``ledger`` in order, from an empty allocator on."""
     allocator = CachingAllocator(config)
-    sizes = [0] * len(ledger.bytes)
+    malloc, free = allocator.malloc, allocator.free
+    requests, side = ledger.bytes, ledger.side
+    sizes = [0] * len(requests)
     living: dict[int, Block] = {}
     failed = None
     for place, event in enumerate(ledger.events):
         if event < 0:
             if (block := living.pop(~event, None)) is not None:
-                allocator.free(block)
-            continue
-        if not ledger.bytes[event]:
-            continue  # an empty tensor asks for nothing
-        try:
-            block = allocator.malloc(ledger.bytes[event], stream=int(event in ledger.side))
-        except OutOfMemory:
-            failed = place
-            break
-        living[event] = block
-        sizes[event] = block.size
+                free(block)
+        elif request := requests[event]:  # an empty tensor asks for nothing
+            try:
+                block = malloc(request, 1 if event in side else 0)
+            except OutOfMemory:
+                failed = place
+                break
+            living[event] = block
+            sizes[event] = block.size
     return Replay(
         blocks=tuple(sizes),
         reserved_bytes=allocator.max_reserved,

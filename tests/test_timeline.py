@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from vitmem.allocator import AllocatorConfig, rounded
 from vitmem.ledger import Ledger, with_last_step_again
 from vitmem.replay import replay
@@ -122,12 +120,12 @@ def test_a_third_step_has_the_peaks_of_the_second():
 
 def test_an_empty_allocation_takes_no_block_and_a_replay_gives_each_its_own():
     made = ledger(0, 1, ~0, 2)
-    replayed = replay(dataclasses.replace(made, bytes=(0, 2000, 512, 300)))
+    replayed = replay(made._replace(bytes=(0, 2000, 512, 300)))
     assert replayed.blocks == (0, 2048, 512, 0)
     assert (replayed.reserved_bytes, replayed.failed, replayed.num_retries) == (2 * 2**20, None, 0)
 
 
 def test_a_replay_stops_where_memory_runs_out():
-    made = dataclasses.replace(ledger(0, 1, 3), bytes=(2**20, 3 * 2**20, 512, 300))
+    made = ledger(0, 1, 3)._replace(bytes=(2**20, 3 * 2**20, 512, 300))
     replayed = replay(made, AllocatorConfig(capacity=4 * 2**20))
     assert (replayed.failed, replayed.num_retries) == (1, 1)

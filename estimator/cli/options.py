@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -17,8 +17,7 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _ZERO_STAGES = ("1", "2", "3")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """One setting: ``metavar`` is what its value looks like, ``None`` for a switch or a list of choices."""
 
     name: str

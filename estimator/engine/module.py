@@ -13,6 +13,7 @@ from .tensor import Shape, Tensor
 
 if TYPE_CHECKING:
     from ..lora import Lora
+    from .repeat import Repeats
 
 __all__ = ["Module", "Scope"]
 
@@ -137,12 +138,18 @@ class Module:
     blocks: Sequence[Module]
     #: Whether a call keeps only its arguments and is run again in the backward pass.
     checkpointed = False
+    #: Set where equal blocks share one play.
+    repeats: Repeats | None = None
 
     def __init__(self, scope: Scope) -> None:
         self.run = scope.run
         self.layer = scope.layer
 
     def __call__(self, *args: Any) -> Any:
+        return self.play(args) if self.repeats is None else self.repeats(self, args)
+
+    def play(self, args: tuple[Any, ...]) -> Any:
+        """A call of this very module."""
         return checkpoint(self, args) if self.checkpointed else self.run_forward(args)
 
     def run_forward(self, args: tuple[Any, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -108,6 +109,12 @@ class Run:
         finally:
             self.grad_enabled = before
 
+    @property
+    def modes(self) -> tuple[object, ...]:
+        """All that decides what the same call on equal tensors does: another mode belongs here too."""
+        autocast = None if self.autocast is None else self.autocast.dtype
+        return self.grad_enabled, autocast, self.kind, self.stream, self.in_backward
+
     def ledger(self) -> Ledger:
         """What happened so far, frozen."""
         sizes, kinds, layers = zip(*self.allocations)
@@ -146,5 +153,26 @@ class Storage:
         old_bytes, old_kind, layer = self.run.allocations[self.id]
         self.run.allocations[self.id] = (old_bytes if num_bytes is None else num_bytes, kind or old_kind, layer)
 
+    @classmethod
+    def entered(cls, run: Run, number: int) -> Storage:
+        """The block behind allocation ``number``, whose birth is written down already."""
+        storage = cls.__new__(cls)
+        storage.run, storage.id, storage.num_bytes = run, number, run.allocations[number][0]
+        return storage
+
+    def forget(self) -> None:
+        """Its death is written down already."""
+        self.run = _NOWHERE
+
     def __del__(self) -> None:
         self.run.events.append(~self.id)
+
+
+class _Nowhere(Run):
+    """Where nothing is written down."""
+
+    def __init__(self) -> None:
+        self.events = deque(maxlen=0)  # type: ignore[assignment]
+
+
+_NOWHERE = _Nowhere()

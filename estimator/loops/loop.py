@@ -60,9 +60,14 @@ def groups_of(step: Step, loop: Loop, trained: Mapping[str, Tensor]) -> list[Gro
     """The parameter groups that the loop makes of these parameters."""
     if loop.no_decay is None:
         return [Group(parameters=tuple(trained.values()), decayed=loop.weight_decay)]
-    plain = tuple(p for name, p in trained.items() if not loop.no_decay(step, name, p))
-    bare = tuple(p for name, p in trained.items() if loop.no_decay(step, name, p))
-    groups = [Group(parameters=plain, decayed=loop.weight_decay), Group(parameters=bare, decayed=False)]
+    plain: list[Tensor] = []
+    bare: list[Tensor] = []
+    for name, p in trained.items():
+        (bare if loop.no_decay(step, name, p) else plain).append(p)
+    groups = [
+        Group(parameters=tuple(plain), decayed=loop.weight_decay),
+        Group(parameters=tuple(bare), decayed=False),
+    ]
     return groups[::-1] if loop.no_decay_first else groups
 
 
