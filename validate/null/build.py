@@ -29,6 +29,7 @@ CORE = "libvitmem_null.so"
 MANIFEST = "preload.json"
 #: Not in any wheel: they come with the driver. torch links to the first and opens the second by name.
 DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
+_NO_KERNELS = ("libcudart.", "libcupti.", "libnccl.")  # their launches are written by hand
 _DRIVER_SYMBOL = re.compile(r"cu[A-Z]\w*")
 
 Symbol = tuple[str, str]  # name, version ("" without one)
@@ -130,7 +131,7 @@ def _make(torch: TorchBuild, folder: Path) -> None:
 
 def _compile(compiler: Iterable[str], folder: Path, library: StandIn, needed: Iterable[str]) -> None:
     generated = folder / f"{library.soname}.c"
-    generated.write_text(_generated(library.symbols))
+    generated.write_text(_generated(library))
     command = [*compiler, "-o", str(folder / library.soname), f"-Wl,-soname,{library.soname}"]
     if library.version:
         script = folder / f"{library.soname}.map"
@@ -140,11 +141,18 @@ def _compile(compiler: Iterable[str], folder: Path, library: StandIn, needed: It
     _run([*command, *map(str, library.sources), str(generated), *linked, "-ldl"])
 
 
-def _generated(symbols: Iterable[str]) -> str:
-    """Weak, so that a function of ``csrc/`` wins; each tells once that it was called."""
-    lines = ["void null_unanswered(const char *);", "#define NULL_STUB(name) __attribute__((weak)) long name(void) \\"]
-    lines.append("{ static char told; if (!told) { told = 1; null_unanswered(#name); } return 0; }")
-    return "\n".join([*lines, *(f"NULL_STUB({name})" for name in symbols), ""])
+def _generated(library: StandIn) -> str:
+    """Weak, so that a function of ``csrc/`` wins; each tells once that it was called, and may be a kernel outside cudart."""
+    counted = "" if library.soname.startswith(_NO_KERNELS) else "null_count_kernel(); "
+    return "\n".join(
+        [
+            "void null_unanswered(const char *); void null_count_kernel(void);",
+            "#define NULL_STUB(name) __attribute__((weak)) long name(void) { static char told; \\",
+            f"{counted}if (!told) {{ told = 1; null_unanswered(#name); }} return 0; }}",
+            *(f"NULL_STUB({name})" for name in library.symbols),
+            "",
+        ]
+    )
 
 
 def _tool(*names: str) -> str:

@@ -11,6 +11,9 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static Counters counters;
 
+#define LOCKED(expression) \
+  ({ pthread_mutex_lock(&lock); __auto_type result = (expression); pthread_mutex_unlock(&lock); result; })
+
 /* ---- the device ---- */
 
 static Device device;
@@ -39,11 +42,7 @@ static void read_device(void) {
   device.context = setting("VITMEM_NULL_CONTEXT", 0);
   device.cudnn_workspace = setting("VITMEM_NULL_CUDNN_WORKSPACE", 0);
 }
-
-API const Device *null_device(void) {
-  pthread_once(&device_once, read_device);
-  return &device;
-}
+API const Device *null_device(void) { pthread_once(&device_once, read_device); return &device; }
 
 /* ---- memory ---- */
 
@@ -68,13 +67,7 @@ API void null_give_memory(size_t size) {
   counters.num_frees++;
   pthread_mutex_unlock(&lock);
 }
-
-API size_t null_memory_used(void) {
-  pthread_mutex_lock(&lock);
-  size_t used = counters.memory_used;
-  pthread_mutex_unlock(&lock);
-  return used;
-}
+API size_t null_memory_used(void) { return LOCKED(counters.memory_used); }
 
 /* ---- ranges, sorted by their start ---- */
 
@@ -122,7 +115,7 @@ static const Range *around(const Ranges *ranges, const char *p) {
 
 /* ---- device addresses ---- */
 
-static const size_t SPACE = (size_t)1 << 42; /* 4 TiB of addresses: expandable segments reserve 9/8 of the device each */
+static const size_t SPACE = (size_t)1 << 42; /* expandable segments reserve 9/8 of the device each */
 static char *space;
 static Ranges segments;
 
@@ -151,21 +144,12 @@ API void *null_take_addresses(size_t size) {
   pthread_mutex_unlock(&lock);
   return start;
 }
-
-API size_t null_give_addresses(void *start) {
-  pthread_mutex_lock(&lock);
-  size_t size = take_out(&segments, start);
-  pthread_mutex_unlock(&lock);
-  return size;
-}
+API size_t null_give_addresses(void *start) { return LOCKED(take_out(&segments, start)); }
 
 API size_t null_addresses_at(const void *inside, void **start) {
-  pthread_mutex_lock(&lock);
-  const Range *range = around(&segments, inside);
-  if (range) *start = range->start;
-  size_t size = range ? range->size : 0;
-  pthread_mutex_unlock(&lock);
-  return size;
+  const Range found = LOCKED(around(&segments, inside) ? *around(&segments, inside) : (Range){0});
+  *start = found.start;
+  return found.size;
 }
 
 API int null_is_device(const void *p) {
@@ -182,59 +166,57 @@ API void null_pin(void *start, size_t size) {
   insert(&pinned, start, size ? size : 1);
   pthread_mutex_unlock(&lock);
 }
+API size_t null_unpin(void *start) { return LOCKED(take_out(&pinned, start)); }
+API int null_is_pinned(const void *p) { return LOCKED(around(&pinned, p) != NULL); }
 
-API size_t null_unpin(void *start) {
-  pthread_mutex_lock(&lock);
-  size_t size = take_out(&pinned, start);
-  pthread_mutex_unlock(&lock);
-  return size;
+/* ---- contents: of small copies, until a kernel may have written over them ---- */
+
+enum { KEPT_SIZE = 4096, NUM_KEPT = 64 };
+typedef struct { const char *at; size_t size; char bytes[KEPT_SIZE]; } Kept;
+static Kept kept[NUM_KEPT];
+static size_t num_kept;
+
+static const char *known(const char *from, size_t size) {
+  for (size_t i = num_kept; i-- > 0;)
+    if (kept[i].at <= from && from + size <= kept[i].at + kept[i].size) return kept[i].bytes + (from - kept[i].at);
+  return NULL;
 }
 
-API int null_is_pinned(const void *p) {
-  pthread_mutex_lock(&lock);
-  int found = around(&pinned, p) != NULL;
-  pthread_mutex_unlock(&lock);
-  return found;
+static void keep(const char *at, const char *bytes, size_t size) {
+  if (!bytes || size > KEPT_SIZE || num_kept == NUM_KEPT) num_kept = 0;
+  if (!bytes || size > KEPT_SIZE) return;
+  kept[num_kept].at = at;
+  kept[num_kept].size = size;
+  memmove(kept[num_kept++].bytes, bytes, size);
 }
-
-/* ---- contents ---- */
 
 API void null_copy(void *to, const void *from, size_t size) {
-  if (!size || null_is_device(to)) return;
-  if (!null_is_device(from)) {
-    memmove(to, from, size);
-    return;
-  }
-  memset(to, 0, size);
+  if (!size) return;
   pthread_mutex_lock(&lock);
-  counters.num_reads++;
+  const char *bytes = null_is_device(from) ? known(from, size) : from;
+  if (null_is_device(to)) keep(to, bytes, size);
+  else if (bytes) memmove(to, bytes, size);
+  else memset(to, 0, size);
+  if (!bytes && !null_is_device(to)) counters.num_reads++;
   pthread_mutex_unlock(&lock);
 }
 
 API void null_fill(void *to, int value, size_t size) {
-  if (size && !null_is_device(to)) memset(to, value, size);
+  if (!size) return;
+  if (null_is_device(to)) num_kept = 0;
+  else memset(to, value, size);
 }
 
 /* ---- handles and counters ---- */
-
-API void *null_handle(void) {
-  static uintptr_t last = 0x10000;
-  return (void *)__sync_add_and_fetch(&last, 64);
-}
+API void *null_handle(void) { static uintptr_t last = 0x10000; return (void *)__sync_add_and_fetch(&last, 64); }
 
 API void *null_object(void) {
   void *object = calloc(1, 1024);
   if (!object) abort();
   return object;
 }
-
-API void null_count_kernel(void) { __sync_add_and_fetch(&counters.num_kernels, 1); }
-
-API void null_counters(Counters *copy) {
-  pthread_mutex_lock(&lock);
-  *copy = counters;
-  pthread_mutex_unlock(&lock);
-}
+API void null_count_kernel(void) { num_kept = 0; __sync_add_and_fetch(&counters.num_kernels, 1); }
+API void null_counters(Counters *copy) { pthread_mutex_lock(&lock); *copy = counters; pthread_mutex_unlock(&lock); }
 
 static char unanswered[1 << 14];
 
@@ -244,5 +226,4 @@ API void null_unanswered(const char *name) {
   if (length + strlen(name) + 2 < sizeof unanswered) sprintf(unanswered + length, "%s ", name);
   pthread_mutex_unlock(&lock);
 }
-
 API const char *null_unanswered_names(void) { return unanswered; }

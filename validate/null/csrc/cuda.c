@@ -1,4 +1,5 @@
-/* libcuda: what torch asks the driver for (cuda.h), by name or by link. Virtual memory is counted: expandable segments. */
+/* libcuda: what torch asks the driver for (cuda.h), by link or by name; what is not here succeeds and writes nothing.
+   Virtual memory is counted: expandable segments. */
 #include "null.h"
 
 #include <cuda.h>
@@ -8,20 +9,18 @@
 
 static char context, module, function; /* opaque, one of each */
 
-API CUresult cuInit(unsigned flags) { return CUDA_SUCCESS; }
 API CUresult cuDriverGetVersion(int *version) { *version = CUDA_VERSION; return CUDA_SUCCESS; }
 API CUresult cuDeviceGet(CUdevice *device, int ordinal) { *device = ordinal; return CUDA_SUCCESS; }
 API CUresult cuDeviceGetCount(int *count) { *count = 1; return CUDA_SUCCESS; }
-
-API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
-  for (int i = 0; i < 16; i++) uuid->bytes[i] = (char)(i + 1);
+API CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device) {
+  *made = (CUcontext)&context;
   return CUDA_SUCCESS;
 }
+API CUresult cuCtxGetCurrent(CUcontext *current) { *current = (CUcontext)&context; return CUDA_SUCCESS; }
+API CUresult cuGetErrorName(CUresult error, const char **text) { return cuGetErrorString(error, text); }
 
-/* The numbers are the runtime's (driver_types.h); virtual memory management is the driver's own. */
-API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
-  if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) *value = 1;
-  else cudaDeviceGetAttribute(value, (enum cudaDeviceAttr)attribute, device);
+API CUresult cuGetErrorString(CUresult error, const char **text) {
+  *text = error == CUDA_SUCCESS ? "no error" : error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : NULL_ERROR;
   return CUDA_SUCCESS;
 }
 
@@ -31,16 +30,10 @@ API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *a
   return CUDA_SUCCESS;
 }
 
-API CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice device) { *ctx = (CUcontext)&context; return CUDA_SUCCESS; }
-API CUresult cuCtxGetCurrent(CUcontext *ctx) { *ctx = (CUcontext)&context; return CUDA_SUCCESS; }
-
-API CUresult cuGetErrorString(CUresult error, const char **text) {
-  *text = error == CUDA_SUCCESS ? "no error" : error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : "not done by the null device";
-  return CUDA_SUCCESS;
-}
-
-API CUresult cuGetErrorName(CUresult error, const char **text) {
-  *text = error == CUDA_SUCCESS ? "CUDA_SUCCESS" : error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";
+/* The numbers are the runtime's (driver_types.h); virtual memory management is the driver's own. */
+API CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice device) {
+  cudaDeviceGetAttribute(value, (enum cudaDeviceAttr)attribute, device);
+  if (attribute == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED) *value = 1;
   return CUDA_SUCCESS;
 }
 
@@ -52,21 +45,22 @@ API CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CU
 
 /* ---- virtual memory: addresses and memory apart; a handle is an allocated copy of its size ---- */
 
-API CUresult cuMemGetAllocationGranularity(size_t *size, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option) {
+API CUresult cuMemGetAllocationGranularity(size_t *size, const CUmemAllocationProp *prop,
+                                           CUmemAllocationGranularity_flags option) {
   *size = PAGE;
   return CUDA_SUCCESS;
 }
-
-API CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr at, unsigned long long flags) {
+API CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t size, size_t alignment, CUdeviceptr at,
+                                 unsigned long long flags) {
   *pointer = (CUdeviceptr)(uintptr_t)null_take_addresses(size);
   return *pointer ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
-
 API CUresult cuMemAddressFree(CUdeviceptr pointer, size_t size) {
   return null_give_addresses((void *)(uintptr_t)pointer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop, unsigned long long flags) {
+API CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
+                         unsigned long long flags) {
   if (!null_take_memory(size)) return CUDA_ERROR_OUT_OF_MEMORY;
   size_t *kept = null_object();
   *kept = size;
@@ -81,13 +75,6 @@ API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return CUDA_SUCCESS;
 }
 
-API CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  return null_is_device((void *)(uintptr_t)pointer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-API CUresult cuMemUnmap(CUdeviceptr pointer, size_t size) { return CUDA_SUCCESS; }
-API CUresult cuMemSetAccess(CUdeviceptr pointer, size_t size, const CUmemAccessDesc *desc, size_t count) { return CUDA_SUCCESS; }
-
 API CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr pointer) {
   void *start = NULL;
   size_t found = null_addresses_at((void *)(uintptr_t)pointer, &start);
@@ -96,37 +83,13 @@ API CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr p
   return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- modules: torch's jiterator and its descriptors of tensor maps ---- */
+/* ---- modules: of torch's jiterator ---- */
 
-API CUresult cuModuleLoad(CUmodule *loaded, const char *file) { *loaded = (CUmodule)&module; return CUDA_SUCCESS; }
-API CUresult cuModuleLoadData(CUmodule *loaded, const void *image) { *loaded = (CUmodule)&module; return CUDA_SUCCESS; }
-
-API CUresult cuModuleLoadDataEx(CUmodule *loaded, const void *image, unsigned num, CUjit_option *options, void **values) {
-  return cuModuleLoadData(loaded, image);
-}
-
+API CUresult cuModuleLoadData(CUmodule *made, const void *image) { *made = (CUmodule)&module; return CUDA_SUCCESS; }
 API CUresult cuModuleGetFunction(CUfunction *found, CUmodule from, const char *name) {
   *found = (CUfunction)&function;
   return CUDA_SUCCESS;
 }
-
-API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction of) { *value = 32; return CUDA_SUCCESS; }
-
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction of, int block, size_t shared) {
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, NULL, block, shared);
-  return CUDA_SUCCESS;
-}
-
-API CUresult cuLaunchKernel(CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
-                            unsigned block_z, unsigned shared, CUstream stream, void **args, void **extra) {
-  null_count_kernel();
-  return CUDA_SUCCESS;
-}
-
-API CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
-                                    const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
-                                    const cuuint32_t *element_strides, CUtensorMapInterleave interleave,
-                                    CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
-  memset(map, 0, sizeof *map);
-  return CUDA_SUCCESS;
+  return (CUresult)cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, of, block, shared);
 }

@@ -1,7 +1,7 @@
-/* libcudart: memory (cuda_runtime_api.h, "Memory Management", "Stream Ordered Memory Allocator", "Unified Addressing"). */
-#include "cudart.h"
+/* libcudart: memory (cuda_runtime_api.h, "Memory Management", "Unified Addressing"). */
 #include "null.h"
 
+#include <cuda_runtime_api.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,11 +26,6 @@ API cudaError_t cudaFree(void *pointer) {
 
 API cudaError_t cudaMallocAsync(void **pointer, size_t size, cudaStream_t stream) { return cudaMalloc(pointer, size); }
 API cudaError_t cudaFreeAsync(void *pointer, cudaStream_t stream) { return cudaFree(pointer); }
-
-API cudaError_t cudaMallocManaged(void **pointer, size_t size, unsigned flags) {
-  return null_error(cudaErrorNotSupported); /* the host would read it */
-}
-
 API cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
   const Device *gpu = null_device();
   size_t taken = gpu->context + null_memory_used();
@@ -46,42 +41,22 @@ API cudaError_t cudaHostAlloc(void **pointer, size_t size, unsigned flags) {
   null_pin(*pointer, size);
   return cudaSuccess;
 }
-
-API cudaError_t cudaMallocHost(void **pointer, size_t size) { return cudaHostAlloc(pointer, size, 0); }
-
 API cudaError_t cudaFreeHost(void *pointer) {
   if (pointer && null_unpin(pointer)) free(pointer);
   return cudaSuccess;
 }
-
 API cudaError_t cudaHostRegister(void *pointer, size_t size, unsigned flags) {
   null_pin(pointer, size);
   return cudaSuccess;
 }
-
-API cudaError_t cudaHostUnregister(void *pointer) {
-  null_unpin(pointer);
-  return cudaSuccess;
-}
-
-API cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags) {
-  *device = host;
-  return cudaSuccess;
-}
-
+API cudaError_t cudaHostUnregister(void *pointer) { null_unpin(pointer); return cudaSuccess; }
 API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer) {
+  int on_device = null_is_device(pointer), registered = on_device || null_is_pinned(pointer);
   memset(attributes, 0, sizeof *attributes);
-  if (null_is_device(pointer)) {
-    attributes->type = cudaMemoryTypeDevice;
-    attributes->devicePointer = (void *)pointer;
-  } else if (null_is_pinned(pointer)) {
-    attributes->type = cudaMemoryTypeHost;
-    attributes->devicePointer = attributes->hostPointer = (void *)pointer;
-  } else {
-    attributes->type = cudaMemoryTypeUnregistered;
-    attributes->device = cudaInvalidDeviceId;
-    attributes->hostPointer = (void *)pointer;
-  }
+  attributes->type = on_device ? cudaMemoryTypeDevice : registered ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+  attributes->device = registered ? 0 : cudaInvalidDeviceId;
+  attributes->devicePointer = registered ? (void *)pointer : NULL;
+  attributes->hostPointer = on_device ? NULL : (void *)pointer;
   return cudaSuccess;
 }
 
@@ -91,34 +66,25 @@ API cudaError_t cudaMemcpy(void *to, const void *from, size_t size, enum cudaMem
   null_copy(to, from, size);
   return cudaSuccess;
 }
-
-API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMemcpyKind kind, cudaStream_t stream) {
+API cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t size, enum cudaMemcpyKind kind,
+    cudaStream_t stream) {
   null_copy(to, from, size);
   return cudaSuccess;
 }
 
 API cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
-                                  size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
   for (size_t row = 0; row < height; row++)
     null_copy((char *)to + row * to_pitch, (const char *)from + row * from_pitch, width);
   return cudaSuccess;
 }
 
-API cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                             enum cudaMemcpyKind kind) {
-  return cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, NULL);
-}
-
-API cudaError_t cudaMemset(void *to, int value, size_t size) {
-  null_fill(to, value, size);
-  return cudaSuccess;
-}
-
+API cudaError_t cudaMemset(void *to, int value, size_t size) { null_fill(to, value, size); return cudaSuccess; }
 API cudaError_t cudaMemsetAsync(void *to, int value, size_t size, cudaStream_t stream) {
   return cudaMemset(to, value, size);
 }
 
-/* ---- variables of device code: addresses of their own, contents nobody reads ---- */
+/* ---- variables of device code: addresses, contents nobody reads ---- */
 
 API cudaError_t cudaGetSymbolAddress(void **pointer, const void *symbol) {
   static void *symbols;
@@ -127,7 +93,3 @@ API cudaError_t cudaGetSymbolAddress(void **pointer, const void *symbol) {
   return symbols ? cudaSuccess : null_error(cudaErrorInvalidSymbol);
 }
 
-API cudaError_t cudaMemcpyFromSymbol(void *to, const void *symbol, size_t size, size_t offset, enum cudaMemcpyKind kind) {
-  null_fill(to, 0, size);
-  return cudaSuccess;
-}

@@ -1,8 +1,8 @@
 /* libcudart: streams, events, launches, errors (cuda_runtime_api.h) and what nvcc's code calls (crt/host_runtime.h). */
 #define _GNU_SOURCE
-#include "cudart.h"
 #include "null.h"
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,38 +11,22 @@
 
 static __thread cudaError_t last_error;
 
-cudaError_t null_error(cudaError_t error) { return last_error = error; }
-
-API cudaError_t cudaGetLastError(void) {
-  cudaError_t error = last_error;
-  last_error = cudaSuccess;
-  return error;
-}
-
+int null_error(int error) { return (int)(last_error = error); }
+API cudaError_t cudaGetLastError(void) { cudaError_t error = last_error; last_error = cudaSuccess; return error; }
 API cudaError_t cudaPeekAtLastError(void) { return last_error; }
-
 API const char *cudaGetErrorString(cudaError_t error) {
-  return error == cudaSuccess ? "no error" : error == cudaErrorMemoryAllocation ? "out of memory" : "not done by the null device";
+  return error == cudaSuccess ? "no error" : error == cudaErrorMemoryAllocation ? "out of memory" : NULL_ERROR;
 }
-
-API const char *cudaGetErrorName(cudaError_t error) {
-  return error == cudaSuccess ? "cudaSuccess" : error == cudaErrorMemoryAllocation ? "cudaErrorMemoryAllocation" : "cudaErrorUnknown";
-}
-
+API const char *cudaGetErrorName(cudaError_t error) { return cudaGetErrorString(error); }
 API cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : null_error(cudaErrorInvalidDevice); }
 
 /* ---- streams and events: everything has happened already ---- */
-
 API cudaError_t cudaStreamCreate(cudaStream_t *stream) { *stream = null_handle(); return cudaSuccess; }
-
 API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) { return cudaStreamCreate(stream); }
-
 API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority) {
   return cudaStreamCreate(stream);
 }
-
 API cudaError_t cudaStreamGetPriority(cudaStream_t stream, int *priority) { *priority = 0; return cudaSuccess; }
-
 API cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
   *status = cudaStreamCaptureStatusNone;
   return cudaSuccess;
@@ -62,23 +46,18 @@ API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCap
   if (num_nodes) *num_nodes = 0;
   return cudaSuccess;
 }
-
 API cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
   return null_error(cudaErrorStreamCaptureUnsupported); /* a graph would have to allocate on replay */
 }
-
 API cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void *data, unsigned flags) {
   callback(stream, cudaSuccess, data);
   return cudaSuccess;
 }
-
 API cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *data) {
   function(data);
   return cudaSuccess;
 }
-
 API cudaError_t cudaEventCreate(cudaEvent_t *event) { *event = null_handle(); return cudaSuccess; }
-
 API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) { return cudaEventCreate(event); }
 
 API cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
@@ -88,21 +67,11 @@ API cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cud
 
 /* ---- kernels are counted ---- */
 
-API cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
-  null_count_kernel();
-  return cudaSuccess;
-}
-
-API cudaError_t cudaLaunchCooperativeKernel(const void *kernel, dim3 grid, dim3 block, void **args, size_t shared,
-                                            cudaStream_t stream) {
-  null_count_kernel();
-  return cudaSuccess;
-}
-
-API cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args) {
-  null_count_kernel();
-  return cudaSuccess;
-}
+#define LAUNCH(function, ...) API cudaError_t function(__VA_ARGS__) { null_count_kernel(); return cudaSuccess; }
+LAUNCH(cudaLaunchKernel, const void *k, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream)
+LAUNCH(cudaLaunchCooperativeKernel, const void *k, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t s)
+LAUNCH(__cudaLaunchKernel, cudaKernel_t k, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream)
+LAUNCH(cudaLaunchKernelExC, const cudaLaunchConfig_t *config, const void *k, void **args)
 
 /* Registers are not known: 32 per thread let every SM hold all its threads. */
 API cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel) {
@@ -114,27 +83,22 @@ API cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, con
   return cudaSuccess;
 }
 
-static int blocks_per_sm(int block, size_t shared) {
-  const Device *gpu = null_device();
-  int blocks = gpu->blocks_per_sm;
-  if (block > 0 && gpu->threads_per_sm / block < blocks) blocks = gpu->threads_per_sm / block;
-  int by_shared = shared ? (int)(gpu->shared_per_sm / (shared + KIB)) : blocks;
-  return by_shared < blocks ? by_shared : blocks;
-}
-
 API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *kernel, int block,
                                                                        size_t shared, unsigned flags) {
-  *blocks = blocks_per_sm(block, shared);
+  const Device *gpu = null_device();
+  *blocks = gpu->blocks_per_sm;
+  if (block > 0 && gpu->threads_per_sm / block < *blocks) *blocks = gpu->threads_per_sm / block;
+  int by_shared = shared ? (int)(gpu->shared_per_sm / (shared + KIB)) : *blocks;
+  if (by_shared < *blocks) *blocks = by_shared;
   return cudaSuccess;
 }
 
-API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int block, size_t shared) {
-  *blocks = blocks_per_sm(block, shared);
-  return cudaSuccess;
+API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int block, size_t size) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, kernel, block, size, 0);
 }
 
-API cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, enum cudaJitOption *jit, void **jit_values,
-                                    unsigned num_jit, enum cudaLibraryOption *options, void **values, unsigned num) {
+API cudaError_t cudaLibraryLoadData(cudaLibrary_t *library, const void *code, enum cudaJitOption *jit,
+    void **jit_values, unsigned num_jit, enum cudaLibraryOption *options, void **values, unsigned num) {
   *library = null_handle();
   return cudaSuccess;
 }
@@ -146,34 +110,28 @@ API cudaError_t cudaLibraryGetKernel(cudaKernel_t *kernel, cudaLibrary_t library
 
 /* ---- what nvcc compiles <<<>>> and static initialisers to; no public header declares all of it ---- */
 
-API void **__cudaRegisterFatBinary(void *binary) {
-  static void *handle[8];
-  return handle;
-}
-
+API void **__cudaRegisterFatBinary(void *binary) { static void *handle[8]; return handle; }
 API void __cudaRegisterFatBinaryEnd(void **handle) {}
 API void __cudaUnregisterFatBinary(void **handle) {}
 API char __cudaInitModule(void **handle) { return 1; }
 
-static __thread struct { dim3 grid, block; size_t shared; void *stream; } launches[16];
+typedef struct { dim3 grid, block; size_t shared; struct CUstream_st *stream; } Launch;
+static __thread Launch launches[16];
 static __thread unsigned num_launches;
 
 API unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, struct CUstream_st *stream) {
   if (num_launches == sizeof launches / sizeof *launches) return cudaErrorInvalidConfiguration;
-  launches[num_launches].grid = grid;
-  launches[num_launches].block = block;
-  launches[num_launches].shared = shared;
-  launches[num_launches++].stream = stream;
+  launches[num_launches++] = (Launch){grid, block, shared, stream};
   return cudaSuccess;
 }
 
 API cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream) {
   if (!num_launches) return cudaErrorMissingConfiguration;
-  num_launches--;
-  *grid = launches[num_launches].grid;
-  *block = launches[num_launches].block;
-  *shared = launches[num_launches].shared;
-  *(void **)stream = launches[num_launches].stream;
+  const Launch *last = &launches[--num_launches];
+  *grid = last->grid;
+  *block = last->block;
+  *shared = last->shared;
+  *(struct CUstream_st **)stream = last->stream;
   return cudaSuccess;
 }
 
@@ -182,17 +140,12 @@ API cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *function) {
   return cudaSuccess;
 }
 
-API cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
-                                   cudaStream_t stream) {
-  null_count_kernel();
-  return cudaSuccess;
-}
-
 /* ---- the driver by name: cuda.c has what is answered, the rest succeeds and writes nothing ---- */
 
 static int nothing(void) { return 0; }
 
-static cudaError_t driver_entry(const char *name, void **function, enum cudaDriverEntryPointQueryResult *found) {
+API cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags,
+                                        enum cudaDriverEntryPointQueryResult *found) {
   char versioned[256];
   snprintf(versioned, sizeof versioned, "%s_v2", name); /* cuda.h maps the plain name to the newest form */
   *function = dlsym(RTLD_DEFAULT, versioned);
@@ -202,12 +155,8 @@ static cudaError_t driver_entry(const char *name, void **function, enum cudaDriv
   return cudaSuccess;
 }
 
-API cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags,
-                                        enum cudaDriverEntryPointQueryResult *found) {
-  return driver_entry(name, function, found);
-}
-
 API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
-                                                 unsigned long long flags, enum cudaDriverEntryPointQueryResult *found) {
-  return driver_entry(name, function, found);
+                                                 unsigned long long flags,
+                                                 enum cudaDriverEntryPointQueryResult *found) {
+  return cudaGetDriverEntryPoint(name, function, flags, found); /* deprecated, not gone */
 }

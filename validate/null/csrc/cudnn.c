@@ -8,21 +8,23 @@
 #include <string.h>
 
 API size_t cudnnGetVersion(void) { return CUDNN_VERSION; }
-API size_t cudnnGetCudartVersion(void) { return CUDART_VERSION; }
-
 API cudnnStatus_t cudnnGetProperty(libraryPropertyType type, int *value) {
   *value = type == MAJOR_VERSION ? CUDNN_MAJOR : type == MINOR_VERSION ? CUDNN_MINOR : CUDNN_PATCHLEVEL;
   return CUDNN_STATUS_SUCCESS;
 }
 
-API const char *cudnnGetErrorString(cudnnStatus_t status) { return status == CUDNN_STATUS_SUCCESS ? "success" : "not done by the null device"; }
-
+API const char *cudnnGetErrorString(cudnnStatus_t status) { return status ? NULL_ERROR : "success"; }
 API void cudnnGetLastErrorString(char *message, size_t room) { if (room) *message = 0; }
-
 API cudnnStatus_t cudnnCreate(cudnnHandle_t *handle) { *handle = null_object(); return CUDNN_STATUS_SUCCESS; }
 API cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) { free(handle); return CUDNN_STATUS_SUCCESS; }
-API cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) { *(cudaStream_t *)handle = stream; return CUDNN_STATUS_SUCCESS; }
-API cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream) { *stream = *(cudaStream_t *)handle; return CUDNN_STATUS_SUCCESS; }
+API cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  *(cudaStream_t *)handle = stream;
+  return CUDNN_STATUS_SUCCESS;
+}
+API cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream) {
+  *stream = *(cudaStream_t *)handle;
+  return CUDNN_STATUS_SUCCESS;
+}
 
 /* ---- the backend ---- */
 
@@ -33,26 +35,21 @@ typedef struct Attribute {
   void *elements;
 } Attribute;
 
-typedef struct { cudnnBackendDescriptorType_t type; Attribute *first; } Descriptor;
+typedef struct { Attribute *first; } Descriptor;
 
 static size_t size_of(cudnnBackendAttributeType_t type) {
   switch (type) {
     case CUDNN_TYPE_BOOLEAN: return sizeof(bool);
     case CUDNN_TYPE_CHAR: return sizeof(char);
     case CUDNN_TYPE_FRACTION: return sizeof(cudnnFraction_t);
-    case CUDNN_TYPE_INT64:
-    case CUDNN_TYPE_DOUBLE:
-    case CUDNN_TYPE_VOID_PTR:
-    case CUDNN_TYPE_HANDLE:
+    case CUDNN_TYPE_INT64: case CUDNN_TYPE_DOUBLE: case CUDNN_TYPE_VOID_PTR: case CUDNN_TYPE_HANDLE:
     case CUDNN_TYPE_BACKEND_DESCRIPTOR: return 8;
     default: return 4; /* enumerations, int32, float */
   }
 }
 
 API cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cudnnBackendDescriptor_t *made) {
-  Descriptor *descriptor = null_object();
-  descriptor->type = type;
-  *made = descriptor;
+  *made = null_object();
   return CUDNN_STATUS_SUCCESS;
 }
 
@@ -67,13 +64,11 @@ API cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t made) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-API cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t made) { return CUDNN_STATUS_SUCCESS; }
-
-API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan, cudnnBackendDescriptor_t pack) {
+API cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
+    cudnnBackendDescriptor_t pack) {
   null_count_kernel();
   return CUDNN_STATUS_SUCCESS;
 }
-
 static Attribute *find(const Descriptor *descriptor, cudnnBackendAttributeName_t name) {
   Attribute *at = descriptor->first;
   while (at && at->name != name) at = at->next;
@@ -81,7 +76,7 @@ static Attribute *find(const Descriptor *descriptor, cudnnBackendAttributeName_t
 }
 
 API cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t made, cudnnBackendAttributeName_t name,
-                                           cudnnBackendAttributeType_t type, int64_t count, const void *elements) {
+    cudnnBackendAttributeType_t type, int64_t count, const void *elements) {
   Descriptor *descriptor = made;
   Attribute *at = find(descriptor, name);
   if (!at) {
@@ -118,7 +113,7 @@ static int64_t answer(cudnnBackendAttributeName_t name, int64_t wanted, void *el
 }
 
 API cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t made, cudnnBackendAttributeName_t name,
-                                           cudnnBackendAttributeType_t type, int64_t wanted, int64_t *count, void *elements) {
+    cudnnBackendAttributeType_t type, int64_t wanted, int64_t *count, void *elements) {
   const Attribute *at = find(made, name);
   int64_t found = at ? at->count : answer(name, wanted, elements);
   if (at && elements && wanted > 0 && type != CUDNN_TYPE_BACKEND_DESCRIPTOR)
@@ -127,38 +122,20 @@ API cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t made, cudnnB
   return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- the older interface: descriptors whose users get zeros back ---- */
+/* ---- the older interface ---- */
 
-#define CREATE(function, type) API cudnnStatus_t function(type *made) { *made = null_object(); return CUDNN_STATUS_SUCCESS; }
-#define DESTROY(function, type) API cudnnStatus_t function(type made) { free(made); return CUDNN_STATUS_SUCCESS; }
-CREATE(cudnnCreateTensorDescriptor, cudnnTensorDescriptor_t)
-CREATE(cudnnCreateFilterDescriptor, cudnnFilterDescriptor_t)
-CREATE(cudnnCreateConvolutionDescriptor, cudnnConvolutionDescriptor_t)
-CREATE(cudnnCreateActivationDescriptor, cudnnActivationDescriptor_t)
-CREATE(cudnnCreatePoolingDescriptor, cudnnPoolingDescriptor_t)
-CREATE(cudnnCreateDropoutDescriptor, cudnnDropoutDescriptor_t)
-CREATE(cudnnCreateSpatialTransformerDescriptor, cudnnSpatialTransformerDescriptor_t)
-CREATE(cudnnCreateRNNDescriptor, cudnnRNNDescriptor_t)
-CREATE(cudnnCreateRNNDataDescriptor, cudnnRNNDataDescriptor_t)
-CREATE(cudnnCreateCTCLossDescriptor, cudnnCTCLossDescriptor_t)
-DESTROY(cudnnDestroyTensorDescriptor, cudnnTensorDescriptor_t)
-DESTROY(cudnnDestroyFilterDescriptor, cudnnFilterDescriptor_t)
-DESTROY(cudnnDestroyConvolutionDescriptor, cudnnConvolutionDescriptor_t)
-DESTROY(cudnnDestroyActivationDescriptor, cudnnActivationDescriptor_t)
+#define CREATE(kind) \
+  API cudnnStatus_t cudnnCreate##kind(cudnn##kind##_t *made) { *made = null_object(); return CUDNN_STATUS_SUCCESS; }
+CREATE(TensorDescriptor) CREATE(FilterDescriptor) CREATE(ConvolutionDescriptor) CREATE(ActivationDescriptor)
+CREATE(PoolingDescriptor) CREATE(DropoutDescriptor) CREATE(SpatialTransformerDescriptor)
+CREATE(RNNDescriptor) CREATE(RNNDataDescriptor) CREATE(CTCLossDescriptor)
 
-/* Batch norm in channels-last asks for both: zero, as the plans' workspace (cudnn_ops.h). */
-API cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops, const cudnnTensorDescriptor_t x,
-    const cudnnTensorDescriptor_t z, const cudnnTensorDescriptor_t y, const cudnnTensorDescriptor_t scale,
-    const cudnnActivationDescriptor_t activation, size_t *size) {
-  *size = 0;
-  return CUDNN_STATUS_SUCCESS;
-}
-
-API cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(cudnnHandle_t handle, cudnnBatchNormMode_t mode,
-                                                                       cudnnBatchNormOps_t ops,
-                                                                       const cudnnActivationDescriptor_t activation,
-                                                                       const cudnnTensorDescriptor_t x, size_t *size) {
-  *size = 0;
-  return CUDNN_STATUS_SUCCESS;
-}
+/* Batch norm in channels-last asks for workspace and reserve: zero, as for plans (cudnn_ops.h). */
+#define BN_SIZE(name, ...) \
+  API cudnnStatus_t cudnnGetBatchNormalization##name(cudnnHandle_t handle, cudnnBatchNormMode_t mode, \
+                                                     cudnnBatchNormOps_t ops, __VA_ARGS__, size_t *size) { *size = 0; return 0; }
+typedef const cudnnTensorDescriptor_t T;
+typedef const cudnnActivationDescriptor_t A;
+BN_SIZE(ForwardTrainingExWorkspaceSize, T x, T z, T y, T scale, A activation)
+BN_SIZE(BackwardExWorkspaceSize, T x, T y, T dy, T dz, T dx, T scale, A activation)
+BN_SIZE(TrainingExReserveSpaceSize, A activation, T x)

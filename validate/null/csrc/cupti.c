@@ -5,4 +5,4 @@
 #include <cupti_version.h>
 
 API CUptiResult cuptiGetVersion(uint32_t *version) { *version = CUPTI_API_VERSION; return CUPTI_SUCCESS; }
-API CUptiResult cuptiGetResultString(CUptiResult result, const char **text) { *text = "not done by the null device"; return CUPTI_SUCCESS; }
+API CUptiResult cuptiGetResultString(CUptiResult error, const char **text) { *text = NULL_ERROR; return CUPTI_SUCCESS; }

@@ -4,6 +4,6 @@
 #include <cusparse.h>
 #include <stdlib.h>
 
-API cusparseStatus_t cusparseCreate(cusparseHandle_t *handle) { *handle = null_object(); return CUSPARSE_STATUS_SUCCESS; }
+API cusparseStatus_t cusparseCreate(cusparseHandle_t *made) { *made = null_object(); return CUSPARSE_STATUS_SUCCESS; }
 API cusparseStatus_t cusparseDestroy(cusparseHandle_t handle) { free(handle); return CUSPARSE_STATUS_SUCCESS; }
-API const char *cusparseGetErrorString(cusparseStatus_t status) { return "not done by the null device"; }
+API const char *cusparseGetErrorString(cusparseStatus_t status) { return NULL_ERROR; }

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #define API __attribute__((visibility("default")))
+#define NULL_ERROR "not done by the null device"
 #define MIB ((size_t)1 << 20)
 #define KIB ((size_t)1 << 10)
 
@@ -26,6 +27,9 @@ typedef struct {
 /* VITMEM_NULL_* of the environment, read once. */
 const Device *null_device(void);
 
+/* Remembers a cudaError_t for cudaGetLastError and returns it (cudart_runtime.c). */
+int null_error(int error);
+
 /* Memory is counted, never given: 0 where the device is full. */
 int null_take_memory(size_t size);
 void null_give_memory(size_t size);
@@ -42,7 +46,7 @@ void null_pin(void *start, size_t size);
 size_t null_unpin(void *start);
 int null_is_pinned(const void *p);
 
-/* Host to host is copied, device to host reads zeros, the rest is nothing. */
+/* Host to host is copied. Device to host reads what was copied there if no kernel was launched since, else zeros. */
 void null_copy(void *to, const void *from, size_t size);
 void null_fill(void *to, int value, size_t size);
 

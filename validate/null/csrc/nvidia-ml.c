@@ -5,19 +5,16 @@
 #include <cuda.h>
 #include <string.h>
 
-typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process; /* nvmlProcessInfo_t */
-typedef struct { unsigned long long total, free, used; } Memory; /* nvmlMemory_t */
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process; /* _v2 */
 enum { SUCCESS = 0, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7 };
 static char device;
-
 int getpid(void);
 
 API int nvmlInit_v2(void) { return SUCCESS; }
-API int nvmlInit(void) { return SUCCESS; }
 API int nvmlShutdown(void) { return SUCCESS; }
 API int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return SUCCESS; }
 API int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = CUDA_VERSION; return SUCCESS; }
-API const char *nvmlErrorString(int error) { return "not done by the null device"; }
+API const char *nvmlErrorString(int error) { return NULL_ERROR; }
 API int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = &device; return SUCCESS; }
 API int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **handle) { *handle = &device; return SUCCESS; }
 API int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) { *handle = &device; return SUCCESS; }
@@ -30,13 +27,6 @@ API int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, Proc
   memset(processes, 0, sizeof *processes);
   processes->pid = (unsigned)getpid();
   processes->used = null_memory_used() + null_device()->context;
-  return SUCCESS;
-}
-
-API int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
-  memory->total = null_device()->memory;
-  memory->used = null_memory_used() + null_device()->context;
-  memory->free = memory->used < memory->total ? memory->total - memory->used : 0;
   return SUCCESS;
 }
 
