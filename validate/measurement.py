@@ -151,8 +151,8 @@ class Measurement:
 class AllocatorMeasurement:
     """What PyTorch's caching allocator said of the third step and of the first; ``None`` where memory ran out.
 
-    ``phases`` are those of the third step, and ``first_step``; ``out_of_memory`` has the allocator's ``message`` and the
-    ``phase`` and ``step`` (from 0) that it came in.
+    ``phases`` are those of the third step, and ``first_step``; ``out_of_memory`` has the allocator's ``message`` and
+    the ``phase`` and ``step`` (from 0) that it came in.
     """
 
     backend: str

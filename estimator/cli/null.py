@@ -36,8 +36,8 @@ def command(
 ) -> int:
     """Run a training command under PyTorch's CUDA build on a GPU that is not there, and report its memory.
 
-    The caching allocator, the choice of kernels and their buffers are PyTorch's own; kernels do nothing, and values read
-    back are zero. For example: vitmem null --gpu rtx4090 -- python train.py --epochs 1
+    The caching allocator, the choice of kernels and their buffers are PyTorch's own; kernels do nothing, and values
+    read back are zero. For example: vitmem null --gpu rtx4090 -- python train.py --epochs 1
 
     Exit codes: the command's own; 3 when it failed out of memory; 4 cannot say, as where it uses no CUDA device.
     With --force also beside a real GPU. With --json the command's output goes to stderr.

@@ -16,8 +16,6 @@ def null_report(document: Mapping[str, Any]) -> Report:
     """``document`` is a NullRun as plain values."""
     failed = document["out_of_memory"]
     lines = [*([] if failed is None else [failed["message"]]), *document["notes"]]
-    if document["unanswered"]:
-        lines.append(f"entry points that succeeded without an answer: {', '.join(document['unanswered'])}")
     return Report(
         headline=_headline(document),
         subtitle=(" ".join(document["command"]), _device(document)),

@@ -42,7 +42,9 @@ def measure(settings: TrainSettings, device: NullDevice, *, force: bool, timeout
             stderr=subprocess.PIPE,
         )
         if code is None:
-            raise errors.NotModelled(f"the null device's run took more than {timeout_s:g} s; give it a longer --timeout")
+            raise errors.NotModelled(
+                f"the null device's run took more than {timeout_s:g} s; give it a longer --timeout"
+            )
         if not result.is_file():
             last = (complaint.strip() or "nothing said").splitlines()[-1]
             raise errors.NotModelled(f"the null device's run ended with {code}: {last}")
@@ -58,7 +60,9 @@ def _measurement(document: dict[str, Any], device: NullDevice) -> AllocatorMeasu
 
 def _notes(device: NullDevice) -> tuple[str, ...]:
     workspace = device.cudnn_workspace_bytes
-    asked = f"taken as {workspace} bytes per plan" if workspace else "not known and taken as 0; --cudnn-workspace bounds it"
+    asked = (
+        f"taken as {workspace} bytes per plan" if workspace else "not known and taken as 0; --cudnn-workspace bounds it"
+    )
     return (
         f"PyTorch's CUDA build on a null {device.name}: allocator and kernel choice are real, kernels do nothing",
         f"the allocator may take {device.memory_bytes - device.context_bytes} bytes: the device's "

@@ -1,7 +1,7 @@
 """Compiles the stand-ins of NVIDIA's libraries once per torch, and keeps them in the user's cache folder.
 
-A stand-in has the file name and the symbol version of the library whose place it takes, what ``csrc/`` answers for it, and
-for every other symbol that torch names a function that succeeds and writes nothing.
+A stand-in has the file name and the symbol version of the library whose place it takes, what ``csrc/`` answers for it,
+and for every other symbol that torch names a function that succeeds and writes nothing.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _digest(torch: TorchBuild) -> str:
 
 
 def stand_ins(torch: TorchBuild) -> list[StandIn]:
-    """What torch names, by the library that exports it; what none exports and looks like the driver's is the driver's."""
+    """What torch names, by the library that exports it; what none exports and is named so is the driver's."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         named = {symbol for found in pool.map(_undefined, torch.consumers) for symbol in found}
         exports = list(pool.map(_exported, torch.nvidia_libraries))
@@ -142,7 +142,7 @@ def _compile(compiler: Iterable[str], folder: Path, library: StandIn, needed: It
 
 
 def _generated(library: StandIn) -> str:
-    """Weak, so that a function of ``csrc/`` wins; each tells once that it was called, and may be a kernel outside cudart."""
+    """Weak, so that a function of ``csrc/`` wins; each tells once that it was called, and may have been a kernel."""
     counted = "" if library.soname.startswith(_NO_KERNELS) else "null_count_kernel(); "
     return "\n".join(
         [
@@ -161,8 +161,8 @@ def _tool(*names: str) -> str:
         if name and (found := shutil.which(name)):
             return found
     raise NotModelled(
-        f"the null device is compiled on first use, and there is no {' or '.join(names)} here; install a C compiler with "
-        "binutils (Debian and Ubuntu: apt install gcc)"
+        f"the null device is compiled on first use, and there is no {' or '.join(names)} here; install a C compiler "
+        "with binutils (Debian and Ubuntu: apt install gcc)"
     )
 
 

@@ -1,6 +1,6 @@
 """The child of :mod:`.backend`: settings as JSON on stdin, the measurement or the refusal as JSON into a file.
 
-    python -m vitmem.validate.null.child RESULT.json < SETTINGS.json
+python -m vitmem.validate.null.child RESULT.json < SETTINGS.json
 """
 
 from __future__ import annotations

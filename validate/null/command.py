@@ -1,4 +1,4 @@
-"""``vitmem null``: somebody's own command under a null device, and what its processes reported. Needs no torch itself."""
+"""``vitmem null``: somebody's own command under a null device, and what its processes reported. Needs no torch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["NullRun", "watch"]
 _INJECTED = Path(__file__).parent / "inject"
 _STEADY = 2  # from 0; steps from the third on share a row
 _NOTES = (
-    "kernels did nothing: values read back from the device are zero, so that losses and accuracies mean nothing, and what "
-    "a script decides by them goes the way of a zero",
+    "kernels did nothing: values read back from the device are zero, so that losses and accuracies mean nothing, and "
+    "what a script decides by them goes the way of a zero",
     "the CUDA context is taken off the device's memory and is not part of any figure; NCCL is not there",
 )
 
@@ -104,7 +104,9 @@ def watch(
     reports.sort(key=lambda report: -report["peak"]["reserved_bytes"])
     done = NullRun(command=tuple(command), device=device, torch=torch.version, exit_code=code, reports=tuple(reports))
     if not reports:
-        raise NotModelled(f"{command[0]} {_outcome(code)} and no process of it used a CUDA device: nothing was measured")
+        raise NotModelled(
+            f"{command[0]} {_outcome(code)} and no process of it used a CUDA device: nothing was measured"
+        )
     return done
 
 

@@ -28,7 +28,7 @@ class _Generation:
 
 
 #: By compute capability: "Technical Specifications per Compute Capability" of the CUDA programming guide; ``binary`` is
-#: the kernels that PyTorch's wheels bring for it (torch.cuda.get_arch_list(): the nearest lower of the same major number).
+#: the kernels that PyTorch's wheels bring for it (torch.cuda.get_arch_list(): the nearest lower of the same major).
 _GENERATIONS: Mapping[int, _Generation] = {
     capability: _Generation(blocks=blocks, shared_kib=shared, shared_per_block_kib=block, l2_mib=l2, binary=binary)
     for capability, blocks, shared, block, l2, binary in (

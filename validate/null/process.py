@@ -37,6 +37,9 @@ def run(
         return None, ""
     finally:
         _end(process)
+        for pipe in filter(None, (process.stdin, process.stdout, process.stderr)):
+            with contextlib.suppress(OSError):
+                pipe.close()
     return process.returncode, errors or ""
 
 

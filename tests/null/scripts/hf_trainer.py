@@ -1,4 +1,4 @@
-"""A Trainer script as people write it: fp16, evaluation with accuracy, a checkpoint at the end. A tiny model, made images."""
+"""A Trainer script as people write it: fp16, evaluation with accuracy, checkpoints. A tiny model, made images."""
 
 import sys
 
@@ -21,7 +21,13 @@ def accuracy(predictions):
 
 
 config = ViTConfig(
-    image_size=32, patch_size=8, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, num_labels=10
+    image_size=32,
+    patch_size=8,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=64,
+    num_labels=10,
 )
 arguments = TrainingArguments(
     output_dir=sys.argv[1],

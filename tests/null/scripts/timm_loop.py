@@ -1,4 +1,4 @@
-"""timm's train.py without its options: folder of images, prefetching loader, mixup, AMP with its scaler, EMA, validation."""
+"""timm's train.py without its options: a folder of images, prefetching, mixup, AMP with a scaler, EMA, validation."""
 
 import sys
 from pathlib import Path
@@ -38,8 +38,8 @@ saver = utils.CheckpointSaver(model=model, optimizer=optimizer, amp_scaler=scale
 for epoch in range(2):
     model.train()
     losses = utils.AverageMeter()
-    for images, target in loaders["train"]:
-        images, target = mixup(images, target)
+    for batch in loaders["train"]:
+        images, target = mixup(*batch)
         with torch.autocast("cuda"):
             loss = SoftTargetCrossEntropy()(model(images), target)
         optimizer.zero_grad()

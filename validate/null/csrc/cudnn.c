@@ -132,8 +132,9 @@ CREATE(RNNDescriptor) CREATE(RNNDataDescriptor) CREATE(CTCLossDescriptor)
 
 /* Batch norm in channels-last asks for workspace and reserve: zero, as for plans (cudnn_ops.h). */
 #define BN_SIZE(name, ...) \
-  API cudnnStatus_t cudnnGetBatchNormalization##name(cudnnHandle_t handle, cudnnBatchNormMode_t mode, \
-                                                     cudnnBatchNormOps_t ops, __VA_ARGS__, size_t *size) { *size = 0; return 0; }
+  API cudnnStatus_t cudnnGetBatchNormalization##name( \
+      cudnnHandle_t h, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t ops, __VA_ARGS__, size_t *size) { \
+    *size = 0; return CUDNN_STATUS_SUCCESS; }
 typedef const cudnnTensorDescriptor_t T;
 typedef const cudnnActivationDescriptor_t A;
 BN_SIZE(ForwardTrainingExWorkspaceSize, T x, T z, T y, T scale, A activation)

@@ -1,7 +1,7 @@
 """The watch itself: peaks by phase and step, from PyTorch's own hooks; torch is imported when this is.
 
-Forward is everything until a backward pass begins, backward is ``torch.autograd.backward``, the optimizer step goes from its
-end to the end of ``Optimizer.step`` (clipping is part of it). The script's own view of the peaks stays as it would be.
+Forward is everything until a backward pass begins, backward is ``torch.autograd.backward``, the optimizer step goes
+from its end to the end of ``Optimizer.step`` (clipping is part of it). The script's own view of the peaks stays as it is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Put first on a child's ``PYTHONPATH`` by :mod:`vitmem.validate.null.command`: watches torch from the moment it is imported.
+"""Put first on a child's ``PYTHONPATH`` by :mod:`vitmem.validate.null.command`: watches torch once it is imported.
 
 Runs in whatever interpreter the command starts, so that it needs the standard library only. A process that has used the
 device leaves ``PID.json`` in the folder ``VITMEM_NULL_REPORT``.
