@@ -11,6 +11,7 @@ from entry_points_runtime import made
 #: cudnn_graph.h
 INT64, BACKEND_DESCRIPTOR, CHAR = 3, 15, 24
 PLAN_WORKSPACE_SIZE, HEURISTIC_RESULTS, ENGINE_GLOBAL_INDEX, PLAN_JSON, KNOB_INFO = 402, 202, 1301, 405, 1302
+SHARED_MEMORY_USED, INT32 = 304, 23
 DESCRIPTORS = [
     *("Tensor", "Filter", "Convolution", "Activation", "Pooling"),
     *("Dropout", "SpatialTransformer", "RNN", "RNNData", "CTCLoss"),
@@ -59,6 +60,7 @@ def descriptors_remember_and_plans_answer(lib):
     assert (get(900), list(read)) == (2, [8, 9, -1, -1])
     assert (get(PLAN_WORKSPACE_SIZE), read[0]) == (1, 3 * MIB)
     assert (get(ENGINE_GLOBAL_INDEX), read[0]) == (1, 0)
+    assert (get(SHARED_MEMORY_USED, INT32), read[0]) == (1, 0)
     assert get(HEURISTIC_RESULTS, BACKEND_DESCRIPTOR, place=None) == 1
     assert get(KNOB_INFO, BACKEND_DESCRIPTOR) == 0
     text = ctypes.create_string_buffer(8)

@@ -6,6 +6,7 @@ python -m vitmem.validate.null.child RESULT.json < SETTINGS.json
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,3 +31,4 @@ def main(result: Path, settings: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), json.load(sys.stdin))
+    os._exit(0)  # autograd's threads may still ask for an interpreter that would be gone

@@ -1,7 +1,7 @@
 """The watch itself: peaks by phase and step, from PyTorch's own hooks; torch is imported when this is.
 
 Forward is everything until a backward pass begins, backward is ``torch.autograd.backward``, the optimizer step goes
-from its end to the end of ``Optimizer.step`` (clipping is part of it). The script's own view of the peaks stays as it is.
+from its end to the end of ``Optimizer.step``, with clipping. The script's own view of the peaks stays as it is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import ctypes
 import json
 import os
 import sys
+import time
 from typing import Any
 
 import torch
@@ -45,7 +46,8 @@ class Watch:
 
     def seen_stats(self, device: Any = None) -> dict[str, Any]:
         """``memory_stats_as_nested_dict`` with the peaks since the script itself reset them."""
-        return merged(self.stats(device), self.kept)
+        stats: dict[str, Any] = merged(self.stats(device), self.kept)
+        return stats
 
     def seen_reset(self, device: Any = None) -> None:
         """``reset_peak_memory_stats``; what was reached counts for the report."""
@@ -56,7 +58,7 @@ class Watch:
 
     def take(self) -> None:
         """Give the peak since the last call to the phase that ends or goes on."""
-        if not torch.cuda.is_initialized():
+        if not device_is_used():
             return
         now = self.stats(None)
         allocated = now["allocated_bytes"]["all"]["peak"]
@@ -92,7 +94,7 @@ class Watch:
 
     def write(self) -> None:
         """What is known so far; a process that never used the device writes nothing."""
-        if os.getpid() != self.owner or not torch.cuda.is_initialized():
+        if os.getpid() != self.owner or not device_is_used():
             return
         self.take()
         stats = self.stats(None)
@@ -110,6 +112,16 @@ class Watch:
             json.dump(document, file)
         os.replace(f"{self.path}.new", self.path)
 
+    def finish(self) -> None:
+        """The last report.
+
+        A script whose last act is a backward pass ends before autograd's thread has let go of its tensors, and that
+        thread asks for an interpreter that is gone: ``terminate called without an active exception``.
+        """
+        self.write()
+        if os.getpid() == self.owner and device_is_used():
+            time.sleep(0.2)
+
     def failed(self, error: BaseException) -> None:
         """The allocator's message, also where another error was raised from it."""
         link: BaseException | None = error
@@ -117,6 +129,10 @@ class Watch:
             link = link.__cause__ or link.__context__
         if link is not None:
             self.message = str(link)
+
+
+def device_is_used() -> bool:
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def merged(now: Any, kept: Any) -> Any:
@@ -161,4 +177,4 @@ def install(folder: str, last_step: int) -> None:
 
     torch.autograd.backward = watched_backward
     sys.excepthook = watched_hook
-    atexit.register(watch.write)
+    atexit.register(watch.finish)
