@@ -15,16 +15,38 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from vitmem.errors import NotModelled
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from vitmem.errors import DoesNotFit, NotModelled
 from vitmem.settings import TrainSettings
 
 from .build import build_model, named_refusals
 from .loops import LOOPS, STEPS, Job
 from .optim import make_optimizer
 
-__all__ = ["CudaMeasurement", "measure"]
+__all__ = ["CudaMeasurement", "OutOfMemory", "measure"]
 
 DEVICE = "cuda"
+
+_SDPA = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+class OutOfMemory(DoesNotFit):
+    """``str`` is the allocator's own message; ``phase`` and ``step`` (from 0, None: before the first) say where."""
+
+    def __init__(self, message: str, *, phase: str, step: int | None) -> None:
+        super().__init__(message)
+        self.phase = phase
+        self.step = step
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
+        return {"message": str(self), "phase": self.phase, "step": self.step, "num_alloc_retries": retries}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +85,14 @@ class _Peaks:
     """A ``vitmem.validate.loops.Recorder`` that reads the allocator's peaks between phases."""
 
     def __init__(self) -> None:
-        self.step = 0
-        self.allocated: dict[tuple[int, str], int] = {}
+        self.step: int | None = None
+        self.phase = "setup"
+        self.allocated: dict[tuple[int | None, str], int] = {}
         self.reserved = 0
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
+        self.phase = phase
         torch.cuda.reset_peak_memory_stats()
         yield
         place = self.step, phase
@@ -87,22 +111,33 @@ class _Peaks:
     def backward_ended(self) -> None: ...
     def stepped(self) -> None: ...
 
+    @contextlib.contextmanager
+    def running_out(self) -> Iterator[None]:
+        """What the device has no room for is a result: the allocator's message, and where."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(str(error), phase=self.phase, step=self.step) from error
+
     def phases(self, step: int) -> dict[str, int]:
         """The phases of one step, without what the loop makes before it."""
         return {phase: peak for (at, phase), peak in self.allocated.items() if at == step and phase != "loop"}
 
 
 def measure(settings: TrainSettings) -> CudaMeasurement:
-    """Build the model on the host, move it, run three steps; raises NotModelled where torch sees no CUDA device."""
+    """Build the model on the host, move it, run three steps.
+
+    Raises NotModelled where torch sees no CUDA device, OutOfMemory where the device is too small.
+    """
     if not torch.cuda.is_available():
         raise NotModelled("torch sees no CUDA device here; use --backend meta")
     left = _clean()
     retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
     built = build_model(settings, "cpu")
-    built.model.to(DEVICE)
-    job = CudaJob(settings=settings, built=built, optimizer=make_optimizer(settings, built.model), device=DEVICE)
     peaks = _Peaks()
-    with named_refusals(settings, "trained"):
+    with named_refusals(settings, "trained"), peaks.running_out(), _kernel(settings):
+        built.model.to(DEVICE)
+        job = CudaJob(settings=settings, built=built, optimizer=make_optimizer(settings, built.model), device=DEVICE)
         LOOPS[settings.loop](job, peaks)
     phases = peaks.phases(STEPS - 1)
     return CudaMeasurement(
@@ -113,6 +148,11 @@ def measure(settings: TrainSettings) -> CudaMeasurement:
         num_alloc_retries=torch.cuda.memory_stats()["num_alloc_retries"] - retries,
         left_bytes=left,
     )
+
+
+def _kernel(settings: TrainSettings) -> AbstractContextManager[None]:
+    """``--sdpa-kernel``: PyTorch's own switch, which refuses what the kernel cannot do."""
+    return nullcontext() if settings.sdpa_kernel == "auto" else sdpa_kernel(_SDPA[settings.sdpa_kernel])
 
 
 def _clean() -> int:

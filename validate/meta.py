@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import platform
 import warnings
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from typing import Any
 from unittest import mock
 
@@ -26,6 +24,7 @@ from .loops import LOOPS, Job
 from .measurement import Measurement
 from .optim import make_optimizer
 from .summary import summarise
+from .versions import versions
 from .watch import Watch
 
 __all__ = ["Rehearsal", "measure", "rehearse"]
@@ -71,17 +70,12 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         library=built.library,
         class_name=type(built.core).__name__,
         image_size=built.image_size,
-        measurement=summarise(watch, backend="meta", device=DEVICE, versions=_versions(settings.train)),
+        measurement=summarise(watch, backend="meta", device=DEVICE, versions=versions(settings.train)),
         events=tuple(watch.tracker.events),
         spans=tuple(watch.spans),
         sdpa_calls=dict(sdpa.calls),
         resolved=built.resolved,
     )
-
-
-def _versions(train: str) -> dict[str, str]:
-    packages = ("torch", "timm", "transformers", "torchvision", "accelerate", *(("peft",) if train == "lora" else ()))
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
 
 
 @contextlib.contextmanager
