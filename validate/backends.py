@@ -46,7 +46,9 @@ def _cuda(run: Run) -> Measured:
     except OutOfMemory as error:
         document = {"out_of_memory": error.to_dict()}
     device = torch.cuda.get_device_name()
-    return AllocatorMeasurement.of({**document, "versions": versions(run.settings.train)}, backend="cuda", device=device)
+    return AllocatorMeasurement.of(
+        {**document, "versions": versions(run.settings.train)}, backend="cuda", device=device
+    )
 
 
 #: By the name that ``--backend`` takes; those of later versions are None.
