@@ -76,8 +76,12 @@ def _check_kind(path: str, layers: Mapping[str, str]) -> None:
 
 
 def _names(layers: Mapping[str, str]) -> str:
-    """Short names of the layers whose adapters are modelled."""
-    return ", ".join(dict.fromkeys(_short([path for path, kind in layers.items() if kind in {"Linear", "Conv2d"}])))
+    """Short names of the layers whose adapters are modelled, and run: nn.MultiheadAttention does not call its own."""
+    parents = {path: layers.get(path.rpartition(".")[0]) for path in layers}
+    usable = [
+        path for path, kind in layers.items() if kind in {"Linear", "Conv2d"} and parents[path] != "MultiheadAttention"
+    ]
+    return ", ".join(dict.fromkeys(_short(usable)))
 
 
 def _short(paths: Iterable[str]) -> list[str]:
