@@ -25,7 +25,7 @@ def is_absent() -> bool:
 def kernels_of_absent_device() -> Iterator[None]:
     """Inside, torch.compile gets along without a driver. Timing kernels against each other is left out with them, and
     so is what that borrows in the first step."""
-    import torch._inductor.config as config
+    from torch._inductor import config
     from torch._inductor.runtime import triton_heuristics
     from triton.backends.nvidia import driver
 

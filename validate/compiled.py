@@ -1,7 +1,7 @@
 """The model as the loops compile it, by torch's own inductor, with a record of what its forward keeps for its backward.
 
-Needs a CUDA device, real or absent (:mod:`vitmem.validate.absent_kernels`): on another device torch.compile traces other
-operators.
+On a CUDA device, real or absent (:mod:`vitmem.validate.absent_kernels`), that is what users get. On the CPU other
+attention kernels are traced, and other autocast lists.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def compile_as_the_loop(settings: TrainSettings, model: nn.Module) -> tuple[nn.M
     """The module that the loop calls, and the record that its calls fill.
 
     Trainer: accelerate compiles the model with autocast and the conversion of its outputs inside (accelerate 1.15,
-    ``Accelerator.prepare_model``). timm's train.py and a plain loop compile the bare model and compute the loss outside.
+    ``Accelerator.prepare_model``). timm's train.py (timm 1.0.31, ``ClassificationTask.compile``) and a plain loop
+    compile the model alone; their loss is computed outside.
     """
     if settings.loop == "trainer":
         from accelerate import Accelerator
@@ -105,9 +106,7 @@ class _Forward:
 
     _boxed_call = True  # inductor's calling convention: the list of arguments is emptied by the callee
 
-    def __init__(
-        self, compiled: Any, partition: Partition, outputs: list[fx.Node], of_weights: set[fx.Node]
-    ) -> None:
+    def __init__(self, compiled: Any, partition: Partition, outputs: list[fx.Node], of_weights: set[fx.Node]) -> None:
         self._compiled = compiled
         self._partition = partition
         self._outputs = outputs

@@ -76,8 +76,7 @@ class CudaMeasurement:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledGraphs:
     """What the compiled forward keeps for its backward in the third step: ``saved_activation_bytes`` depend on the
-    batch, ``saved_weight_bytes`` are copies of weights. The storages one by one are in ``saved``. ``num_compiled`` forwards
-    were made in three steps."""
+    batch, ``saved_weight_bytes`` are copies of weights. ``num_compiled`` forwards were made in three steps."""
 
     num_compiled: int
     saved_activation_bytes: int
