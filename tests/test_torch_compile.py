@@ -18,7 +18,7 @@ ROWS = json.loads((ROOT / "data" / "measurements" / "compiled_a100-40g.json").re
 
 
 class Vit(NamedTuple):
-    """Width, heads and patch of a plain ViT whose attention is fused; ``scaled`` by LayerScale."""
+    """Width, heads, patch and image size of a plain ViT of 12 blocks with fused attention; ``scaled`` by LayerScale."""
 
     dim: int
     heads: int
@@ -28,16 +28,17 @@ class Vit(NamedTuple):
 
 
 VITS = {
+    "vit_base_patch16_224": Vit(768, 12, 16, 224),
     "vit_tiny_patch16_224": Vit(192, 3, 16, 224),
     "vit_small_patch16_224": Vit(384, 6, 16, 224),
     "vit_small_patch14_dinov2": Vit(384, 6, 14, 518, scaled=True),
     "facebook/deit-tiny-patch16-224": Vit(192, 3, 16, 224),
+    "facebook/dinov2-base": Vit(768, 12, 14, 518, scaled=True),
     "facebook/dinov2-small": Vit(384, 6, 14, 518, scaled=True),
     "google/vit-base-patch16-224": Vit(768, 12, 16, 224),
 }
 UNLIKE = {"attn", "train", "grad_checkpointing"}
-BY_RULE = [row for row in ROWS if row["settings"]["model"] in VITS and "depth" in row["settings"]]
-BY_RULE = [row for row in BY_RULE if not UNLIKE & row["settings"].keys()]
+BY_RULE = [row for row in ROWS if row["settings"]["model"] in VITS and not UNLIKE & row["settings"].keys()]
 
 
 def title(row):
@@ -55,7 +56,8 @@ class Rule:
     """The page's list for one configuration, in bytes. M rows of C channels; a statistic is one fp32 number a row."""
 
     def __init__(self, settings):
-        self.settings = {"loop": "trainer", "freeze_layers": None, "drop_path": 0, "dropout": 0, **settings}
+        usual = {"depth": 12, "loop": "trainer", "freeze_layers": None, "drop_path": 0, "dropout": 0}
+        self.settings = {**usual, **settings}
         self.vit = VITS[settings["model"]]
         self.library = "transformers" if "/" in settings["model"] else "timm"
         height, width = sizes(settings)
@@ -87,13 +89,22 @@ class Rule:
         scaled = 2 * self.activation if self.vit.scaled else 0
         return 2 * self.norm_input() + 2 * self.activation + self.attention() + mlp + scaled
 
+    @property
+    def interpolates(self):
+        """transformers' DINOv2 keeps the position embeddings of its own size."""
+        native = {self.vit.native}
+        return self.library == "transformers" and self.vit.scaled and set(sizes(self.settings)) != native
+
+    @property
+    def copies_the_image(self):
+        """Autocast does; inductor does while the forward has fewer than 300 operators."""
+        short = self.settings["depth"] <= 3 and not self.interpolates
+        return self.settings["precision"] in {"bf16", "fp16"} or short
+
     def embeddings(self):
-        """The image as autocast or inductor copies it, and the first norm's input with its two statistics."""
-        copied = self.settings["precision"] in {"bf16", "fp16"} or self.vit.patch != 14
-        image = 3 * self.settings["bs"] * self.pixels * self.size if copied else 0
-        interpolated = 0
-        if self.library == "transformers" and self.vit.scaled and set(sizes(self.settings)) != {self.vit.native}:
-            interpolated = 8 * 4 * sum(self.grid) + 4 * self.tokens * self.vit.dim
+        """The image's copy, and the first norm's input with its two statistics; interpolation keeps its indices."""
+        image = 3 * self.settings["bs"] * self.pixels * self.size if self.copies_the_image else 0
+        interpolated = 8 * 4 * sum(self.grid) + 4 * self.tokens * self.vit.dim if self.interpolates else 0
         return image + interpolated + self.residual + 2 * self.statistic - self.norm_input()
 
     def head(self):
@@ -136,19 +147,19 @@ def test_a_compiled_vit_keeps_what_the_page_lists(row):
 def test_the_weights_that_it_keeps_are_autocasts_copies(row):
     """Of every matrix that is multiplied, of no bias; without autocast the patch convolution's, laid out anew."""
     rule, settings = Rule(row["settings"]), row["settings"]
-    dim, depth = rule.vit.dim, settings["depth"] - settings.get("freeze_layers", 0)
+    dim, depth = rule.vit.dim, rule.settings["depth"] - settings.get("freeze_layers", 0)
     patch = 0 if "freeze_layers" in settings else 3 * rule.vit.patch**2 * dim
     head = 1000 * dim * (2 if rule.vit.scaled and rule.library == "transformers" else 1)
     blocks = depth * 12 * dim * dim
     if settings["precision"] in {"bf16", "fp16"}:
         expected = 2 * (blocks + head + patch)
     else:
-        expected = 0 if rule.vit.patch == 14 else patch * rule.size
+        expected = patch * rule.size if rule.copies_the_image else 0
     assert row["compiled"]["saved_weight_bytes"] == expected
 
 
 TABLE = re.findall(r"^\| `(?!vitmem)([^`]+)` \| (.+) \|$", PAGE, re.MULTILINE)
-OPTIONS = {"--bs": int, "--res": str, "--precision": str, "--loop": str, "--attn": str, "--depth": int}
+OPTIONS = {"--bs": int, "--res": int, "--precision": str, "--loop": str, "--attn": str, "--depth": int}
 
 
 def settings_of(command):

@@ -7,6 +7,7 @@ device's properties (how a reduction is split) follows the device that it believ
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -34,7 +35,8 @@ def kernels_of_absent_device() -> Iterator[None]:
         for value in vars(triton_heuristics).values()
         if isinstance(value, type) and issubclass(value, triton_heuristics.CachingAutotuner)
     ]
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="dynamo_pgo force disabled")  # as asked for below
         stack.enter_context(mock.patch.object(driver, "CudaUtils", _Driver))
         for autotuner in autotuners:
             for name in ("precompile", "run"):

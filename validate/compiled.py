@@ -74,7 +74,7 @@ def compile_as_the_loop(settings: TrainSettings, model: nn.Module) -> tuple[nn.M
 
 def _inductor(partition: Partition, graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
     """torch.compile's default backend; every forward graph reports to ``partition``."""
-    compiled: Any = compile_fx(graph, inputs, inner_compile=functools.partial(_recorded, partition))  # type: ignore[arg-type]
+    compiled: Any = compile_fx(graph, inputs, inner_compile=functools.partial(_recorded, partition))
     return compiled
 
 
@@ -149,7 +149,8 @@ def _num_results(outputs: list[fx.Node]) -> int:
 
 
 def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    identity: int = tensor.untyped_storage()._cdata
+    return identity
 
 
 def _name(node: fx.Node) -> str:

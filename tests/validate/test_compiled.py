@@ -100,3 +100,21 @@ def test_the_record_is_what_autograd_packs():
     (images_again,) = [tensor for tensor in partition.tensors if tensor.shape == tuple(x.shape)]
     assert images_again.bytes == x.untyped_storage().nbytes()
     del out
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_compiled_step_on_a_cuda_device():
+    """As the page counts under autocast: a real loop, three steps, the third is recorded."""
+    from vitmem.validate.cuda import measure
+
+    measured = measure(TrainSettings.of(**TINY, precision="bf16", compile=True))
+    graphs, rows = measured.compiled, B * N
+    norm_input = 4 * rows * (C + 1)
+    block = 2 * norm_input + 28 * rows * C + 4 * B * H * N + 24
+    first = 4 * rows * (C + 2) - norm_input
+    last = norm_input + 2 * B * C
+    assert graphs.num_compiled == 1
+    assert graphs.saved_activation_bytes == DEPTH * block + first + last + 2 * 3 * B * RES**2
+    assert graphs.saved_weight_bytes == 2 * (DEPTH * 12 * C * C + 3 * 16 * 16 * C + 1000 * C)
+    assert measured.allocated_bytes == max(measured.phases.values()) > graphs.saved_activation_bytes
