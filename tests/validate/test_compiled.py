@@ -29,8 +29,8 @@ def images():
     return torch.zeros(B, 3, RES, RES)
 
 
-@pytest.fixture
-def planned_only(monkeypatch):
+@pytest.fixture(scope="module")
+def planned():
     """inductor's joint graph and partition, run by torch's interpreter: no kernel is generated."""
 
     def interpreted(graph, inputs, **options):
@@ -40,7 +40,11 @@ def planned_only(monkeypatch):
         run._boxed_call = True
         return run
 
-    monkeypatch.setattr(compiled, "compile_fx_inner", interpreted)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "compile_fx_inner", interpreted)
+        _, called, partition = compiled_on_the_cpu()
+        called(images())
+        yield called, partition
 
 
 def block_bytes():
@@ -50,9 +54,8 @@ def block_bytes():
     return row * (C + 1) * 2 + row * C * 2 + row * 3 * C + row * C + row * H + row * 4 * C * 2
 
 
-def test_a_vits_forward_keeps_what_the_page_lists(planned_only):
-    _, called, partition = compiled_on_the_cpu()
-    called(images())
+def test_a_vits_forward_keeps_what_the_page_lists(planned):
+    _, partition = planned
     by_operator = {}
     for tensor in partition.tensors:
         by_operator.setdefault(tensor.operator, []).append(tensor.bytes)
@@ -68,9 +71,8 @@ def test_a_vits_forward_keeps_what_the_page_lists(planned_only):
     assert partition.num_bytes(of_weights=True) == 0
 
 
-def test_a_new_forward_starts_a_new_record(planned_only):
-    _, called, partition = compiled_on_the_cpu()
-    called(images())
+def test_a_new_forward_starts_a_new_record(planned):
+    called, partition = planned
     once = partition.num_bytes(of_weights=False)
     called(images())
     assert partition.num_bytes(of_weights=False) == 2 * once
