@@ -21,7 +21,6 @@ NOT_MODELLED = (
 
 #: A setting, the value that is modelled, and what to do about any other.
 _ONLY = (
-    ("compile", False, "torch.compile"),
     ("gpus", 1, "more than one GPU"),
     ("offload", "none", "offload to host memory"),
 )
@@ -32,6 +31,11 @@ def check(settings: TrainSettings) -> None:
     for name, modelled, what in _ONLY:
         if getattr(settings, name) != modelled:
             raise NotModelled(f"{what} is not modelled yet; leave out --{name}")
+    if settings.compile:
+        raise NotModelled(
+            "a compiled step is not estimated: which tensors share memory is inductor's choice, kernel by kernel; "
+            "leave out --compile and see docs/torch-compile.md for what it changes"
+        )
     _check_optimizer(settings)
     _check_mixup(settings)
     if settings.parallel not in {None, "none"}:

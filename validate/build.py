@@ -38,7 +38,7 @@ _REFUSALS = (
     ZeroDivisionError,
 )
 
-_NOT_YET = {"compile": False, "gpus": 1, "offload": "none", "parallel": (None, "none")}
+_NOT_YET = {"gpus": 1, "offload": "none", "parallel": (None, "none")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

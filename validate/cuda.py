@@ -11,7 +11,7 @@ import dataclasses
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from vitmem.errors import DoesNotFit, NotModelled
 from vitmem.settings import TrainSettings
 
-from .build import build_model, named_refusals
+from .build import Built, build_model, named_refusals
 from .loops import LOOPS, STEPS, Job
 from .optim import make_optimizer
 
-__all__ = ["CudaMeasurement", "OutOfMemory", "measure"]
+if TYPE_CHECKING:
+    from .compiled import Partition, SavedTensor
+
+__all__ = ["CompiledGraphs", "CudaMeasurement", "OutOfMemory", "measure"]
 
 DEVICE = "cuda"
 
@@ -62,10 +65,23 @@ class CudaMeasurement:
     reserved_bytes: int
     num_alloc_retries: int
     left_bytes: int
+    compiled: CompiledGraphs | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        return values if self.compiled else {name: value for name, value in values.items() if name != "compiled"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledGraphs:
+    """What the compiled forward keeps for its backward in the third step: ``saved_activation_bytes`` depend on the
+    batch, ``saved_weight_bytes`` are copies of weights. ``num_compiled`` forwards were made in three steps."""
+
+    num_compiled: int
+    saved_activation_bytes: int
+    saved_weight_bytes: int
+    saved: tuple[SavedTensor, ...]
 
 
 class CudaJob(Job):
@@ -74,6 +90,8 @@ class CudaJob(Job):
     __slots__ = ()
 
     def autocast(self) -> AbstractContextManager[Any]:
+        if self.settings.compile and self.settings.loop == "trainer":
+            return nullcontext()  # accelerate compiles the model with autocast inside
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.settings.precision)
         return nullcontext() if dtype is None else torch.autocast(DEVICE, dtype=dtype)
 
@@ -85,6 +103,7 @@ class _Peaks:
     """A ``vitmem.validate.loops.Recorder`` that reads the allocator's peaks between phases."""
 
     def __init__(self) -> None:
+        self.partition: Partition | None = None
         self.step: int | None = None
         self.phase = "setup"
         self.allocated: dict[tuple[int | None, str], int] = {}
@@ -94,6 +113,8 @@ class _Peaks:
     def during(self, phase: str) -> Iterator[None]:
         self.phase = phase
         torch.cuda.reset_peak_memory_stats()
+        if phase == "forward" and self.partition is not None:
+            self.partition.forget()
         yield
         place = self.step, phase
         self.allocated[place] = max(self.allocated.get(place, 0), torch.cuda.max_memory_allocated())
@@ -137,8 +158,10 @@ def measure(settings: TrainSettings) -> CudaMeasurement:
     peaks = _Peaks()
     with named_refusals(settings, "trained"), peaks.running_out(), _kernel(settings):
         built.model.to(DEVICE)
-        job = CudaJob(settings=settings, built=built, optimizer=make_optimizer(settings, built.model), device=DEVICE)
-        LOOPS[settings.loop](job, peaks)
+        optimizer = make_optimizer(settings, built.model)
+        with _compiling(settings, built) as (called, peaks.partition):
+            job = CudaJob(settings=settings, built=called, optimizer=optimizer, device=DEVICE)
+            LOOPS[settings.loop](job, peaks)
     phases = peaks.phases(STEPS - 1)
     return CudaMeasurement(
         allocated_bytes=max(phases.values()),
@@ -147,6 +170,30 @@ def measure(settings: TrainSettings) -> CudaMeasurement:
         reserved_bytes=peaks.reserved,
         num_alloc_retries=torch.cuda.memory_stats()["num_alloc_retries"] - retries,
         left_bytes=left,
+        compiled=None if peaks.partition is None else _graphs(peaks.partition),
+    )
+
+
+@contextlib.contextmanager
+def _compiling(settings: TrainSettings, built: Built) -> Iterator[tuple[Built, Partition | None]]:
+    """The model to call: compiled if that is asked for, on a device without kernels if there are none."""
+    if not settings.compile:
+        yield built, None
+        return
+    from .absent_kernels import is_absent, kernels_of_absent_device
+    from .compiled import compile_as_the_loop
+
+    with kernels_of_absent_device() if is_absent() else nullcontext():
+        compiled, partition = compile_as_the_loop(settings, built.model)
+        yield dataclasses.replace(built, model=compiled), partition
+
+
+def _graphs(partition: Partition) -> CompiledGraphs:
+    return CompiledGraphs(
+        num_compiled=partition.num_compiled,
+        saved_activation_bytes=partition.num_bytes(of_weights=False),
+        saved_weight_bytes=partition.num_bytes(of_weights=True),
+        saved=tuple(partition.tensors),
     )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from unittest import mock
 
+from vitmem.errors import NotModelled
 from vitmem.settings import TrainSettings
 
 from .attention import SdpaChoice
@@ -56,6 +57,8 @@ def measure(settings: TrainSettings) -> Measurement:
 
 def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
     """The third step, allocation by allocation; ``cuda=False`` follows the CPU's rules (fp32, eager attention)."""
+    if settings.compile:
+        raise NotModelled("compile=True is not rehearsed on the meta device: inductor traces CUDA tensors")
     with _quiet(), _as_on_cuda():
         built = build_model(settings, DEVICE)
         forget_cached_tensors(built.model)
