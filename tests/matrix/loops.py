@@ -40,6 +40,14 @@ CASES: list[dict[str, Any]] = [
      "precision": "bf16"},
     *({"model": TIMM, "bs": 2, "depth": 2, "loop": loop, "ema": True, **frozen}
       for loop in ("trainer", "timm") for frozen in ({"train": "linear-probe"}, {"freeze_layers": 1})),
+    # adapters and the weights under them are all copied, and the smoother finds the logits of an adapted model
+    *({"model": model, "bs": 2, "train": "lora", "ema": True, "precision": "pure-bf16", **settings}
+      for model, settings in [
+          (TIMM, {"depth": 2, "loop": "timm"}), (TIMM, {"depth": 2, "loop": "plain", "mixup": True}),
+          (HF, {"depth": 2, "loop": "timm", "zero_grad": "keep", "optim": "sgd", "clip_grad": 1.0}),
+          (HF, {"depth": 2, "loop": "trainer", "precision": "fp16", "label_smoothing": 0.1}),
+          ("swin_tiny_patch4_window7_224", {"loop": "timm"}),
+      ]),
     # averages rounded chunk by chunk, while gradients still live
     *({"model": "vit_base_patch16_224", "bs": 1, "depth": 2, "res": "32", "loop": "timm", "precision": "pure-bf16",
        "optim": optim, "ema": True, "zero_grad": when}
