@@ -24,7 +24,7 @@ from .loops import LOOPS, STEPS, Job
 from .optim import make_optimizer
 
 if TYPE_CHECKING:
-    from .compiled import Partition, SavedTensor
+    from .compiled import Partition
 
 __all__ = ["CompiledGraphs", "CudaMeasurement", "OutOfMemory", "measure"]
 
@@ -81,7 +81,6 @@ class CompiledGraphs:
     num_compiled: int
     saved_activation_bytes: int
     saved_weight_bytes: int
-    saved: tuple[SavedTensor, ...]
 
 
 class CudaJob(Job):
@@ -193,7 +192,6 @@ def _graphs(partition: Partition) -> CompiledGraphs:
         num_compiled=partition.num_compiled,
         saved_activation_bytes=partition.num_bytes(of_weights=False),
         saved_weight_bytes=partition.num_bytes(of_weights=True),
-        saved=tuple(partition.tensors),
     )
 
 
