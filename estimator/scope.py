@@ -15,7 +15,7 @@ from .units import DType
 __all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "check_labels", "warnings"]
 
 NOT_MODELLED = (
-    "cuDNN's own workspaces for convolutions",
+    "cuDNN's own workspaces for convolutions (peak.unknown_workspace_bytes bounds what they can add)",
     "evaluation and resuming from a checkpoint",
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ..engine.autocast import cast_to_lower
 from ..engine.autograd import Saved, record
 from ..engine.run import Run
@@ -22,7 +24,7 @@ def conv2d(
     Saves input and weight (with autocast: their casts). Input or weight decide the format of the result and of both
     gradients; an operand in another format is copied for the kernel only. Backward makes the input's gradient, the
     weight's, and sums the bias's (aten/src/ATen/native/Convolution.cpp, convolution_backward; cudnn/ConvShared.cpp).
-    cuDNN's own workspace is not known: see ``not_modelled``.
+    cuDNN's own workspace is not known, only a bound: see :func:`_workspace_bound`.
     """
     lower_bias = None if bias is None else cast_to_lower(bias)
     lower_weight, lower_x = cast_to_lower(weight), cast_to_lower(x)
@@ -32,6 +34,7 @@ def conv2d(
     copies = format_copy(lower_x, channels_last=last)
     out = _empty(run, shape, lower_x.dtype, last)
     copies += format_copy(lower_weight, channels_last=last)
+    run.unknown_workspace(_workspace_bound(lower_x, lower_weight, out))
     del copies
     wants_x, wants_weight, wants_bias = (t is not None and t.requires_grad for t in (lower_x, lower_weight, lower_bias))
 
@@ -46,6 +49,7 @@ def conv2d(
             del weight_copy
         if wants_weight:
             grad_weight = _empty(run, saved[1].shape, grad.dtype, last)
+        run.unknown_workspace(_workspace_bound(*saved, grad))
         del copies
         if wants_bias:
             grad_bias = Tensor.empty(run, (shape[1],), grad.dtype)
@@ -54,6 +58,19 @@ def conv2d(
         return grad_x, grad_weight, grad_bias
 
     return record(out, (lower_x, lower_weight, lower_bias), backward, (lower_x, lower_weight))
+
+
+def _workspace_bound(x: Tensor, weight: Tensor, out: Tensor) -> int:
+    """At most so many bytes does a convolution borrow: the explicit matrix of the input, a row of C kh kw for every
+    output position (the largest of cuDNN's GEMM algorithms), beside input, weight and result in channels last with C
+    filled up to 8, which tensor cores want (cuDNN developer guide, cudnnConvolutionFwdAlgo_t and tensor core
+    operations); weights in fp32, as partial sums are. Fast Fourier transforms do not apply to strided patches."""
+    batch, channels, *pixels = x.shape
+    positions = out.shape[0] * prod(out.shape[2:])
+    filled = -(-channels // 8) * 8
+    matrix = positions * prod(weight.shape[1:]) * x.dtype.size
+    in_channels_last = batch * filled * prod(pixels) * x.dtype.size
+    return matrix + in_channels_last + 4 * weight.shape[0] * filled * prod(weight.shape[2:]) + out.num_bytes
 
 
 def _empty(run: Run, shape: Shape, dtype: DType, channels_last: bool) -> Tensor:
