@@ -40,6 +40,11 @@ class Kernels:
         """
         return 32 * 2**20 if 9 <= self.gpu.capability[0] <= 12 else 8_519_680
 
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether cuDNN convolves in bf16, and the fused attention kernels take it."""
+        return self.gpu.capability >= (8, 0)
+
     def attention(
         self,
         dtype: DType,
@@ -97,7 +102,7 @@ class Kernels:
         return not (small and trained and (192 < head_dim <= 224 or (head_dim > 224 and dropout > 0)))
 
     def _efficient_ok(self, dtype: DType, head_dim: int) -> bool:
-        if dtype is DType.bfloat16 and self.gpu.capability < (8, 0):
+        if dtype is DType.bfloat16 and not self.has_bfloat16:
             return False
         aligned = 8 if dtype.size == 2 else 4
         return head_dim % aligned == 0 or (dtype.size == 4 and self.gpu.capability < (8, 0))

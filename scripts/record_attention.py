@@ -2,8 +2,8 @@
 
     python scripts/record_attention.py GPU tests/data/attention_calls.json
 
-Runs where torch sees a CUDA device, or believes that it does; the rows of other GPUs in the file stay. A row: the kernel
-asked for, dtype, [B, H, N, D], dropout, the mask (``1`` of one for all images or ``B`` of one for each, ``g`` wants a
+Runs where torch sees a CUDA device, or believes that it does; the rows of other GPUs in the file stay. A row: the
+kernel asked for, dtype, [B, H, N, D], dropout, the mask (``1``: one for all images, ``B``: one for each, ``g``: wants a
 gradient), whether queries, keys and values do, whether they lie in one packed tensor; then the events of forward and
 backward: bytes for an allocation, ``-1 - i`` for the end of the i-th; null where torch refuses.
 """

@@ -174,8 +174,8 @@ def _without_checkpointing(built: Built) -> str:
     """What to type instead, where the class has no checkpointing."""
     has_it = "vit_base_patch16_224 or swin_tiny_patch4_window7_224 of timm have it"
     return (
-        f"{type(built.core).__name__} of {built.library} has no gradient checkpointing; leave it out and lower --bs with "
-        f"--accum, or --precision bf16, or take a model that has it: {has_it}"
+        f"{type(built.core).__name__} of {built.library} has no gradient checkpointing; leave it out and lower --bs "
+        f"with --accum, or --precision bf16, or take a model that has it: {has_it}"
     )
 
 

@@ -29,6 +29,8 @@ def conv2d(
     lower_bias = None if bias is None else cast_to_lower(bias)
     lower_weight, lower_x = cast_to_lower(weight), cast_to_lower(x)
     run = x.run
+    if lower_x.dtype is DType.bfloat16 and not run.kernels.has_bfloat16 and weight.shape[1] == x.shape[1]:
+        return _slow_conv2d(lower_x, lower_weight, lower_bias, _output_size(x, weight, stride, padding))
     last = is_channels_last(lower_x) or is_channels_last(lower_weight)
     shape = (x.shape[0], weight.shape[0], *_output_size(x, weight, stride, padding))
     copies = format_copy(lower_x, channels_last=last)
@@ -58,6 +60,33 @@ def conv2d(
         return grad_x, grad_weight, grad_bias
 
     return record(out, (lower_x, lower_weight, lower_bias), backward, (lower_x, lower_weight))
+
+
+def _slow_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, pixels: tuple[int, int]) -> Tensor:
+    """Without bf16 in cuDNN, one image after the other goes through cuBLAS, as columns [C kh kw, H' W'] that are
+    borrowed (aten/src/ATen/native/cuda/ConvolutionMM2d.cu); row-major only."""
+    run, count, source = x.run, weight.shape[0], x.shape
+    out = Tensor.empty(run, (source[0], count, *pixels), x.dtype)
+    columns_bytes = prod(weight.shape[1:]) * prod(pixels) * x.dtype.size
+    columns = run.workspace(columns_bytes)
+    run.use_cublas()
+    del columns
+    wants_x, wants_weight, wants_bias = (t is not None and t.requires_grad for t in (x, weight, bias))
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        copy = format_copy(grad, channels_last=False)
+        grad_x = Tensor.empty(run, source, grad.dtype) if wants_x else None
+        columns = run.workspace(columns_bytes if wants_x else 0)
+        grad_bias = Tensor.empty(run, (count,), grad.dtype) if wants_bias else None
+        grad_weight = Tensor.empty(run, saved[1].shape, grad.dtype) if wants_weight else None
+        columns = columns or run.workspace(columns_bytes)
+        run.use_cublas()
+        del copy, columns
+        return grad_x, grad_weight, grad_bias
+
+    return record(out, (x, weight, bias), backward, (x, weight))
 
 
 def _workspace_bound(x: Tensor, weight: Tensor, out: Tensor) -> int:
