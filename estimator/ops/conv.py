@@ -51,7 +51,7 @@ def conv2d(
             del weight_copy
         if wants_weight:
             grad_weight = _empty(run, saved[1].shape, grad.dtype, last)
-        run.unknown_workspace(_workspace_bound(*saved, grad))
+        run.unknown_workspace(_workspace_bound(saved[0], saved[1], grad))
         del copies
         if wants_bias:
             grad_bias = Tensor.empty(run, (shape[1],), grad.dtype)
