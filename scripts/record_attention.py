@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
-from vitmem.validate.cuda import KERNELS
+from vitmem.validate.cuda import SDPA_KERNELS as KERNELS
 
 SHAPES = [
     *[(2, 3, 50, 64), (64, 3, 49, 32), (1, 16, 577, 80), (3, 6, 65, 96), (2, 4, 197, 128), (2, 3, 50, 160)],

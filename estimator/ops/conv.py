@@ -28,11 +28,16 @@ def conv2d(
     """
     lower_bias = None if bias is None else cast_to_lower(bias)
     lower_weight, lower_x = cast_to_lower(weight), cast_to_lower(x)
-    run = x.run
-    if lower_x.dtype is DType.bfloat16 and not run.kernels.has_bfloat16 and weight.shape[1] == x.shape[1]:
-        return _slow_conv2d(lower_x, lower_weight, lower_bias, _output_size(x, weight, stride, padding))
+    pixels = _output_size(x, weight, stride, padding)
+    if lower_x.dtype is DType.bfloat16 and not x.run.kernels.has_bfloat16 and weight.shape[1] == x.shape[1]:
+        return _slow_conv2d(lower_x, lower_weight, lower_bias, pixels)
+    return _cudnn_conv2d(lower_x, lower_weight, lower_bias, pixels)
+
+
+def _cudnn_conv2d(lower_x: Tensor, lower_weight: Tensor, lower_bias: Tensor | None, pixels: tuple[int, int]) -> Tensor:
+    run = lower_x.run
     last = is_channels_last(lower_x) or is_channels_last(lower_weight)
-    shape = (x.shape[0], weight.shape[0], *_output_size(x, weight, stride, padding))
+    shape = (lower_x.shape[0], lower_weight.shape[0], *pixels)
     copies = format_copy(lower_x, channels_last=last)
     out = _empty(run, shape, lower_x.dtype, last)
     copies += format_copy(lower_weight, channels_last=last)
