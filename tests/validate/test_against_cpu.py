@@ -91,19 +91,11 @@ def test_real_steps_of_torchvisions_models_too(settings):
         {"model": "microsoft/swin-tiny-patch4-window7-224", "precision": "fp32"},
         {"model": "beit_base_patch16_224", "precision": "fp32", "depth": 2},
         {"model": "facebook/dinov2-small", "precision": "fp32", "depth": 3, "res": 112},
-        {"model": "vit_small_patch16_224", "precision": "fp32", "depth": 4, "grad_checkpointing": True},
-        {"model": "google/vit-base-patch16-224", "precision": "fp32", "depth": 3, "grad_checkpointing": True},
-        {"model": "microsoft/swin-tiny-patch4-window7-224", "precision": "fp32", "grad_checkpointing": True},
-        {"model": "vit_small_patch16_224", "precision": "fp32", "depth": 3, "dropout": 0.1, "attn_dropout": 0.1},
-        {"model": "vit_small_patch16_224", "precision": "pure-bf16", "depth": 3},
-        {"model": "google/vit-base-patch16-224", "precision": "pure-bf16", "depth": 2},
-        {"model": "vit_small_patch16_224", "precision": "fp32", "depth": 3, "optim": "adamw_torch_fused"},
-        {"model": "vit_small_patch16_224", "precision": "fp32", "depth": 3, "accum": 2, "loop": "timm"},
     ],
     ids=lambda settings: " ".join(map(str, settings.values())),
 )
-def test_real_steps_of_more_families_stay_within_a_percent(settings):
+def test_real_steps_of_more_families_too(settings):
     of_the_step = TrainSettings.of(**{"bs": 8, "attn": "eager", "loop": "plain", "optim": "sgd-momentum"} | settings)
     with sdpa_kernel(SDPBackend.MATH):
         measurement = rehearse(of_the_step, cuda=False).measurement
-        assert abs(highest_on_cpu(of_the_step) / measurement.peak_bytes - 1) <= 0.01
+        assert 0 <= highest_on_cpu(of_the_step) - measurement.peak_bytes <= 2 * HOST_SCALARS_BYTES
