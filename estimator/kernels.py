@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from .engine.tensor import Shape
-from .errors import InvalidRequest, NotModelled
+from .errors import InvalidRequest
 from .units import DType
 
 __all__ = ["Gpu", "Kernels"]
@@ -40,31 +40,52 @@ class Kernels:
         """
         return 32 * 2**20 if 9 <= self.gpu.capability[0] <= 12 else 8_519_680
 
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether cuDNN convolves in bf16, and the fused attention kernels take it."""
+        return self.gpu.capability >= (8, 0)
+
     def attention(
-        self, dtype: DType, head_dim: int, dropout: float, *, masked: bool = False, dense: bool = True
+        self,
+        dtype: DType,
+        head_dim: int,
+        dropout: float,
+        *,
+        mask: bool | None = None,
+        trained: bool = True,
+        dense: bool = True,
     ) -> str:
-        """The kernel that runs (sdp_utils.cpp): flash, efficient, cudnn or math; a mask leaves efficient and math, and
-        so do queries, keys or values whose last dimension is not dense leave math."""
-        if masked:
-            return self._masked(dtype, head_dim)
+        """The kernel that runs (sdp_utils.cpp): flash, efficient, cudnn or math.
+
+        ``mask``: None, or whether it wants a gradient; ``trained``: whether queries, keys or values do; not ``dense``
+        in their last dimension, they leave math.
+        """
         if not dense:
             return self._strided()
-        if self.sdpa_kernel != "auto":
-            return self._forced(dtype, head_dim)
-        if self.gpu.capability in _PREFER_CUDNN and self._cudnn_ok(dtype, head_dim):
-            return "cudnn"
-        if self._flash_ok(dtype, head_dim, dropout):
-            return "flash"
-        return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
-
-    def _masked(self, dtype: DType, head_dim: int) -> str:
+        possible = {
+            "cudnn": mask is not True and self._cudnn_ok(dtype, head_dim, dropout, trained),
+            "flash": mask is None and self._flash_ok(dtype, head_dim, dropout, trained),
+            "efficient": self._efficient_ok(dtype, head_dim),
+            "math": True,
+        }
         if self.sdpa_kernel == "auto":
-            return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
-        if self.sdpa_kernel == "flash":
-            raise InvalidRequest("flash attention takes no mask; leave out --sdpa-kernel")
-        if self.sdpa_kernel == "cudnn":
-            raise NotModelled("cuDNN attention with a mask is not modelled; leave out --sdpa-kernel")
-        return self._forced(dtype, head_dim)
+            skipped = () if self.gpu.capability in _PREFER_CUDNN else ("cudnn",)
+            return next(kernel for kernel, fits in possible.items() if fits and kernel not in skipped)
+        if not possible[self.sdpa_kernel]:
+            raise self._refused(dtype, head_dim, dropout, mask)
+        return self.sdpa_kernel
+
+    def _refused(self, dtype: DType, head_dim: int, dropout: float, mask: bool | None) -> InvalidRequest:
+        if self.sdpa_kernel == "flash" and mask is not None:
+            return InvalidRequest("flash attention takes no mask; leave out --sdpa-kernel")
+        if self.sdpa_kernel == "cudnn" and mask:
+            return InvalidRequest("cuDNN attention takes no mask that is learnt; leave out --sdpa-kernel")
+        sm = "sm{}{}".format(*self.gpu.capability)
+        also = f" and dropout {dropout}" if dropout else ""
+        return InvalidRequest(
+            f"sdpa_kernel {self.sdpa_kernel!r} cannot run {dtype.label} with head size {head_dim}{also} on {sm}; "
+            "leave it out"
+        )
 
     def _strided(self) -> str:
         if self.sdpa_kernel in {"auto", "math"}:
@@ -74,37 +95,24 @@ class Kernels:
             "leave it out"
         )
 
-    def _flash_ok(self, dtype: DType, head_dim: int, dropout: float) -> bool:
+    def _flash_ok(self, dtype: DType, head_dim: int, dropout: float, trained: bool) -> bool:
         if dtype.size != 2 or self.gpu.capability < (8, 0) or head_dim > 256:
             return False
         small = self.gpu.capability in {(8, 6), (8, 9), (12, 0), (12, 1)}
-        return not (small and (192 < head_dim <= 224 or (head_dim > 224 and dropout > 0)))
+        return not (small and trained and (192 < head_dim <= 224 or (head_dim > 224 and dropout > 0)))
 
     def _efficient_ok(self, dtype: DType, head_dim: int) -> bool:
-        if dtype is DType.bfloat16 and self.gpu.capability < (8, 0):
+        if dtype is DType.bfloat16 and not self.has_bfloat16:
             return False
         aligned = 8 if dtype.size == 2 else 4
         return head_dim % aligned == 0 or (dtype.size == 4 and self.gpu.capability < (8, 0))
 
-    def _cudnn_ok(self, dtype: DType, head_dim: int) -> bool:
-        """``check_cudnn_tensor_shapes``: up to 128, on Hopper 256 (cuDNN 9.10 and later, sdp_utils.cpp)."""
-        widest = 256 if self.gpu.capability[0] == 9 else 128
-        return dtype.size == 2 and self.gpu.capability >= (8, 0) and head_dim % 8 == 0 and head_dim <= widest
-
-    def _forced(self, dtype: DType, head_dim: int) -> str:
-        kernel = self.sdpa_kernel
-        possible = {
-            "flash": self._flash_ok(dtype, head_dim, 0.0),
-            "efficient": self._efficient_ok(dtype, head_dim),
-            "cudnn": self._cudnn_ok(dtype, head_dim),
-            "math": True,
-        }
-        if not possible[kernel]:
-            sm = "sm{}{}".format(*self.gpu.capability)
-            raise InvalidRequest(
-                f"sdpa_kernel {kernel!r} cannot run {dtype.label} with head size {head_dim} on {sm}; leave it out"
-            )
-        return kernel
+    def _cudnn_ok(self, dtype: DType, head_dim: int, dropout: float, trained: bool) -> bool:
+        """Up to 128, on sm9x and sm10x to 256, backward just 256; dropout in sixteenths (sdp_utils.cpp, cuDNN 9.24)."""
+        if dtype.size != 2 or self.gpu.capability < (8, 0) or head_dim % 8 or dropout * 16 % 1:
+            return False
+        wide = self.gpu.capability[0] in {9, 10} and head_dim <= 256 and (head_dim == 256 or not trained)
+        return head_dim <= 128 or wide
 
     def flash_forward(
         self, batch: int, heads: int, queries: int, keys: int, dim: int, dropout: float
@@ -127,27 +135,37 @@ class Kernels:
         """The front end's part: an fp32 accumulator of dq and the row sums; the engine's own part is not known."""
         return 4 * batch * heads * tokens * (dim + 1)
 
-    def efficient_backward(self, batch: int, heads: int, queries: int, keys: int, dim: int, dtype: DType) -> int:
+    def efficient_backward(
+        self, batch: int, heads: int, queries: int, keys: int, dim: int, dtype: DType, dropout: float
+    ) -> int:
         """The kernel's fp32 accumulators (mem_eff_attention/kernel_backward.h, torch 2.14)."""
-        rows, columns, in_registers = self._efficient_tiles(dtype, dim)
+        rows, columns, in_registers = self._efficient_tiles(dtype, dim, dropout)
         floats = -(-queries // rows) * -(-dim // columns) * (4 + rows * columns)
         if not in_registers:
             splits = max(1, min(-(-keys // columns), 200 // max(batch * heads, 1)))
             floats += 2 * splits * columns * (-(-dim // rows) * rows)
         return batch * heads * 4 * (-(-floats // 4) * 4)
 
-    def _efficient_tiles(self, dtype: DType, dim: int) -> tuple[int, int, bool]:
-        """Tile of queries x keys, and whether the output stays in registers (16-bit and head size up to the rows)."""
-        if dtype.size == 4:
-            return (64, 64, True) if dim <= 64 or self.gpu.capability < (8, 0) else (128, 64, True)
-        if dim <= 64:
+    def efficient_sums_rows(self, dtype: DType, dim: int) -> bool:
+        """Whether the kernel makes the row sums of output times gradient itself (kKernelComputesDelta)."""
+        return dtype.size == 2 and (self.gpu.capability >= (7, 5) or self._efficient_tiles(dtype, dim, 0)[2])
+
+    def _efficient_tiles(self, dtype: DType, dim: int, dropout: float) -> tuple[int, int, bool]:
+        """Tile of queries x keys, and whether the output stays in registers (16-bit and head size up to the rows).
+
+        The kernel for head sizes up to 96 is for sm86 and sm89 alone, and knows no dropout.
+        """
+        large_smem = self.gpu.capability[0] in {8, 9, 10} and self.gpu.capability not in {(8, 6), (8, 9)}
+        if dim <= 64 or (dtype.size == 4 and not large_smem):
             return 64, 64, True
-        large_smem = self.gpu.capability[0] in {8, 9} and self.gpu.capability not in {(8, 6), (8, 9)}
-        if dim <= 96 and not large_smem and self.gpu.capability >= (8, 0):
+        if dtype.size == 4:
             return 128, 64, True
-        if dim <= 128:
-            return (128, 128, True) if large_smem else (64, 64, False)
-        return (128, 64, False) if large_smem else (64, 64, False)
+        if self.gpu.capability < (8, 0) or dim > 128:
+            return 128, 64, dim <= 128
+        if large_smem:
+            return 128, 128, True
+        small = self.gpu.capability in {(8, 6), (8, 9)} and dim <= 96 and not dropout
+        return (128, 64, True) if small else (64, 64, False)
 
     def layer_norm_backward(self, rows: int, width: int, dtype: DType) -> int:
         """Partial sums of the weight's and bias's gradients for tall inputs (layer_norm_kernel.cu, since torch 2.8)."""

@@ -110,6 +110,7 @@ def _peak(played: Played, device: Device, reserved: int) -> Peak:
         layer=played.tensors.layer,
         allocated_phase=played.allocated.phase,
         allocated_layer=played.allocated.layer,
+        unknown_workspace_bytes=played.unknown_workspace_bytes,
     )
 
 

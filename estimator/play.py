@@ -11,7 +11,7 @@ from .loops import LOOPS, begin
 from .replay import replay
 from .settings import TrainSettings
 from .step import Step
-from .timeline import Moment, PhaseSummary, phase_summaries
+from .timeline import Moment, PhaseSummary, phase_summaries, raised_peak
 
 __all__ = ["Played", "play"]
 
@@ -66,6 +66,7 @@ class Played:
         self.steady, self.first_step = self.summaries(-1), self.summaries(0)
         self.tensors = tensor_peak(self.steady)
         self.allocated = block_peak(self.steady)
+        self.unknown_workspace_bytes = raised_peak(two_steps, -1, self.step.run.unknown)
 
     def summaries(self, step: int) -> list[PhaseSummary]:
         """The phases of a step (negative: from the last)."""

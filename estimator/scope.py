@@ -15,7 +15,7 @@ from .units import DType
 __all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "check_labels", "warnings"]
 
 NOT_MODELLED = (
-    "cuDNN's own workspaces for convolutions",
+    "cuDNN's own workspaces for convolutions (peak.unknown_workspace_bytes bounds what they can add)",
     "evaluation and resuming from a checkpoint",
 )
 
@@ -123,8 +123,8 @@ def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[
     found = [*settings.notes]
     if sm < (8, 0) and "bf16" in settings.precision:
         found.append(
-            f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, and its convolutions borrow a copy "
-            "of the patches that is not counted; use --precision fp16"
+            f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, slowly, and attention falls back "
+            "to the math kernel; use --precision fp16"
         )
     if sm < (7, 5):
         found.append(f"torch 2.14's CUDA 13 builds do not run on compute capability {sm[0]}.{sm[1]}")

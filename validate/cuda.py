@@ -30,7 +30,7 @@ __all__ = ["CompiledGraphs", "CudaMeasurement", "OutOfMemory", "measure"]
 
 DEVICE = "cuda"
 
-_SDPA = {
+SDPA_KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -197,7 +197,7 @@ def _graphs(partition: Partition) -> CompiledGraphs:
 
 def _kernel(settings: TrainSettings) -> AbstractContextManager[None]:
     """``--sdpa-kernel``: PyTorch's own switch, which refuses what the kernel cannot do."""
-    return nullcontext() if settings.sdpa_kernel == "auto" else sdpa_kernel(_SDPA[settings.sdpa_kernel])
+    return nullcontext() if settings.sdpa_kernel == "auto" else sdpa_kernel(SDPA_KERNELS[settings.sdpa_kernel])
 
 
 def _clean() -> int:

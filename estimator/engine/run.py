@@ -52,6 +52,7 @@ class Run:
         "side",
         "steps",
         "stream",
+        "unknown",
     )
 
     def __init__(self, *, kernels: Kernels, parameter_dtype: DType) -> None:
@@ -72,10 +73,15 @@ class Run:
         self.side: set[int] = set()  # the allocations of a stream other than the main one
         self.phases: list[tuple[str, int]] = []
         self.steps: list[int] = []  # the phases with which a training step begins
+        self.unknown: list[tuple[int, int]] = []  # (events before it, at most so many bytes) a kernel borrows unseen
 
     def workspace(self, *sizes: int) -> list[Storage]:
         """Memory a kernel borrows from the allocator: counted as allocated, not as a tensor. Drop it to free it."""
         return [Storage(self, num_bytes, "workspaces") for num_bytes in sizes if num_bytes > 0]
+
+    def unknown_workspace(self, at_most_bytes: int) -> None:
+        """A kernel borrows here what nobody can say: it is no allocation, and what it could do to the peak is kept."""
+        self.unknown.append((len(self.events), at_most_bytes))
 
     def use_cublas(self) -> None:
         """The calling thread's workspace, from its first matrix product on and for good."""

@@ -105,9 +105,10 @@ def scaled_update(step: Step, loop: Loop) -> None:
 def first_of(count: int) -> Iterator[bool]:
     """True for the first micro-step, then False: only the first finds an earlier step's gradients.
 
-    The third and later ones repeat the second, allocation by allocation, and are not played.
+    The third and later ones repeat the second, allocation by allocation, but which blocks they get settles later, for
+    odd and even ones apart: three or four are played.
     """
-    return (micro_step == 0 for micro_step in range(min(count, 2)))
+    return (micro_step == 0 for micro_step in range(count if count <= 4 else 4 - count % 2))
 
 
 def named(step: Step, name: str) -> Tensor:
