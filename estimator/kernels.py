@@ -1,11 +1,16 @@
-"""What CUDA kernels borrow from the allocator, and which kernel runs: by GPU generation and dtype, as torch 2.14."""
+"""What CUDA kernels borrow from the allocator, and which kernel runs: by GPU generation and dtype.
+
+As torch 2.14 does it, or what :mod:`.generations` knows of an older version.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 
+from . import blas, flash1
 from .engine.tensor import Shape
 from .errors import InvalidRequest, NotModelled
+from .generations import Torch
 from .units import DType
 
 __all__ = ["Gpu", "Kernels"]
@@ -27,18 +32,21 @@ class Gpu:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """Kernel choice and workspace sizes (bytes) of one GPU under torch 2.14.1."""
+    """Kernel choice and workspace sizes (bytes) of one GPU under one version of torch."""
 
     gpu: Gpu = dataclasses.field(default_factory=Gpu)
     sdpa_kernel: str = "auto"
+    torch: Torch = dataclasses.field(default_factory=Torch)
 
     @property
     def cublas_workspace_bytes(self) -> int:
-        """One per (handle, stream): 8.125 MiB, on sm9x to sm12x 32 MiB (aten/src/ATen/cuda/CublasHandlePool.cpp).
+        """One per thread that multiplies matrices: main and autograd."""
+        return blas.workspace_bytes(self.torch, self.gpu.capability[0])
 
-        A training process holds two: the main thread's and the autograd thread's; neither is ever freed.
-        """
-        return 32 * 2**20 if 9 <= self.gpu.capability[0] <= 12 else 8_519_680
+    @property
+    def lt_workspace_bytes(self) -> int:
+        """What cuBLASLt has of its own."""
+        return blas.lt_workspace_bytes(self.torch)
 
     def attention(
         self, dtype: DType, head_dim: int, dropout: float, *, masked: bool = False, dense: bool = True
@@ -51,15 +59,22 @@ class Kernels:
             return self._strided()
         if self.sdpa_kernel != "auto":
             return self._forced(dtype, head_dim)
-        if self.gpu.capability in _PREFER_CUDNN and self._cudnn_ok(dtype, head_dim):
+        if self._prefers_cudnn and self._cudnn_ok(dtype, head_dim):
             return "cudnn"
         if self._flash_ok(dtype, head_dim, dropout):
             return "flash"
         return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
 
+    @property
+    def _prefers_cudnn(self) -> bool:
+        """2.9 did so from cuDNN 9.9 on (pytorch #162073), 2.10 again not with its wheels' cuDNN."""
+        versions = self.torch.has("prefers_cudnn_attention") or self.torch.version == (2, 9)
+        return versions and self.gpu.capability in _PREFER_CUDNN
+
     def _masked(self, dtype: DType, head_dim: int) -> str:
         if self.sdpa_kernel == "auto":
-            return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
+            fused = self.torch.has("efficient_takes_masks") and self._efficient_ok(dtype, head_dim)
+            return "efficient" if fused else "math"
         if self.sdpa_kernel == "flash":
             raise InvalidRequest("flash attention takes no mask; leave out --sdpa-kernel")
         if self.sdpa_kernel == "cudnn":
@@ -75,6 +90,8 @@ class Kernels:
         )
 
     def _flash_ok(self, dtype: DType, head_dim: int, dropout: float) -> bool:
+        if not self.torch.has("flash_attention_2"):
+            return flash1.possible(dtype, head_dim, self.gpu.capability)
         if dtype.size != 2 or self.gpu.capability < (8, 0) or head_dim > 256:
             return False
         small = self.gpu.capability in {(8, 6), (8, 9), (12, 0), (12, 1)}
@@ -150,8 +167,8 @@ class Kernels:
         return (128, 64, False) if large_smem else (64, 64, False)
 
     def layer_norm_backward(self, rows: int, width: int, dtype: DType) -> int:
-        """Partial sums of the weight's and bias's gradients for tall inputs (layer_norm_kernel.cu, since torch 2.8)."""
-        if rows <= 65536 or width / 32 >= self.gpu.num_sms / 2:
+        """Partial sums of the weight's and bias's gradients for tall inputs (layer_norm_kernel.cu)."""
+        if not self.torch.has("layer_norm_partial_sums") or rows <= 65536 or width / 32 >= self.gpu.num_sms / 2:
             return 0
         blocks = min(32768 // -(-width // 32), -(-rows // 32))
         return 2 * blocks * width * dtype.size

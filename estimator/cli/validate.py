@@ -9,6 +9,7 @@ import click
 
 from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
 from ..extra import real_libraries
+from ..generations import Torch
 from ..validate.backends import AUTO, BACKENDS, Run
 from .null_device import null_device, null_options
 from .options import SectionedCommand, model_argument, setting_options, settings_of
@@ -55,6 +56,8 @@ def command(
     allowed = _tolerance(tolerance)
     settings = settings_of(model, given)
     measure = _backend(backend)
+    if not Torch.parse(settings.torch).is_newest:
+        raise NotModelled(f"a backend runs the torch that is installed; leave out --torch {settings.torch}")
     from ..pipeline import play_settings
     from ..report.comparison import comparison_report
 
