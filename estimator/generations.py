@@ -41,8 +41,8 @@ CHANGES: Mapping[str, Change] = {
     "zero_grad_sets_none": Change((2, 0), "pytorch #92731"),
     # before: a loop over the parameters
     "foreach_by_default": Change((2, 0), "pytorch #92306"),
-    # before: the foreach AdamW and Adam add eps out of place, a second copy of the group
-    "adam_adds_eps_in_place": Change((2, 1), "torch/optim/adamw.py and adam.py, _multi_tensor_*"),
+    # before: the foreach updates make more lists; AdamW and Adam a second one, for eps is added out of place
+    "foreach_makes_few_lists": Change((2, 1), "pytorch #104780, #104898 and their like for the other optimizers"),
     # before: the efficient kernel takes no mask
     "efficient_takes_masks": Change((2, 1), "sdp_utils.cpp, use_mem_efficient_attention"),
     # before: FlashAttention-1 on packed tokens

@@ -24,9 +24,9 @@ OPTIMIZERS: dict[str, Optimizer] = (
 
 def optimizer_of(name: str, torch: Torch) -> Optimizer:
     """The row of ``name`` as this version of torch updates; refused where only today's update is known."""
+    unknown = Optimizer(source="", refused=f"its update under torch {torch.label} is not known")
     if not torch.has("foreach_by_default"):
-        unknown = Optimizer(source="", refused=f"its update under torch {torch.label} is not known")
         return earlier.FOR_LOOP.get(name, unknown)
-    if not torch.has("adam_adds_eps_in_place"):
-        return earlier.FIRST_FOREACH.get(name, OPTIMIZERS[name])
+    if not torch.has("foreach_makes_few_lists") and name in torch_optim.ROWS:
+        return earlier.FIRST_FOREACH.get(name, OPTIMIZERS[name] if name in earlier.UNCHANGED else unknown)
     return OPTIMIZERS[name]

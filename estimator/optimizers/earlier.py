@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..engine.tensor import Tensor
 from .row import Group, Optimizer, StateOf, by_dtype, copies, each, like
 
-__all__ = ["FIRST_FOREACH", "FOR_LOOP"]
+__all__ = ["FIRST_FOREACH", "FOR_LOOP", "UNCHANGED"]
 
 
 def _like(p: Tensor) -> Tensor:
@@ -73,3 +73,6 @@ FIRST_FOREACH: Mapping[str, Optimizer] = {
     name: Optimizer(source=f"torch 2.0, torch/optim/{file}", kept=copies(2), step=each(_adam_of_lists))
     for name, file in (("adam", "adam.py"), ("adamw_torch", "adamw.py"))
 }
+
+#: What torch 2.0 updates as today: the fused kernel, and SGD, whose one list is that of the decayed gradients.
+UNCHANGED = frozenset({"adamw_torch_fused", "sgd", "sgd-momentum", "sgd-nesterov"})
