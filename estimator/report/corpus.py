@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..units import format_bytes
 from .tables import Cell, Column, Notes, Report, Table
 
-__all__ = ["corpus_report"]
+__all__ = ["accuracy_report", "corpus_report"]
 
 _ERRORS = (
     Column(name="figure"),
@@ -19,7 +20,10 @@ _ERRORS = (
     Column(name="below", kind="share"),
 )
 _TITLES = {"source": "Errors by source", "family": "Errors by family", "torch": "Errors by version of torch"}
-_BELOW = "Equal: to the byte. Median: of the errors' sizes. Below: the share of rows whose estimate is below the measurement."
+_BELOW = (
+    "Equal: to the byte. Median: of the errors' sizes. "
+    "Below: the share of rows whose estimate is below the measurement."
+)
 #: The metrics under shorter names.
 _FIGURES = {"saved_activations": "saved"}
 
@@ -38,6 +42,13 @@ def corpus_report(document: Mapping[str, Any]) -> Report:
         ),
         document=document,
     )
+
+
+def accuracy_report(document: Mapping[str, Any]) -> Report:
+    """The README's part of :func:`corpus_report`: the tables that fit there, without the reasons."""
+    whole = corpus_report(document)
+    tables = tuple(table for table in whole.tables if table.name in {"source", "torch", "public", "verdicts"})
+    return dataclasses.replace(whole, tables=tables, notes=whole.notes[:1])
 
 
 def _headline(document: Mapping[str, Any]) -> str:
