@@ -17,6 +17,8 @@ from .output import emit, json_option, out_options, target_of
 
 if TYPE_CHECKING:
     from ..report.files import Target
+    from ..result import Estimate
+    from ..settings import TrainSettings
     from ..validate.measurement import Measured
 
 __all__ = ["command"]
@@ -61,15 +63,9 @@ def command(
     allowed = _tolerance(tolerance)
     settings = settings_of(model, given)
     measure = _backend(backend)
-    if not Torch.parse(settings.torch).is_newest:
-        raise NotModelled(f"a backend runs the torch that is installed; leave out --torch {settings.torch}")
-    from ..pipeline import play_settings
     from ..report.comparison import comparison_report
 
-    try:
-        estimate = play_settings(settings)
-    except NoFamily as reason:
-        raise NotModelled(f"{reason}; its estimate is itself a rehearsal: there is nothing to compare") from reason
+    estimate = _estimate(settings)
     device = null_device(settings.gpu, settings.memory, cudnn_workspace)
     run = Run(settings=settings, device=device, force=force, timeout_s=timeout)
     with real_libraries("validate runs the real model"):
@@ -78,6 +74,18 @@ def command(
         comparison = compare(estimate, measure(run), allowed)
     emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
     return 0 if comparison.passed and not comparison.measurement.ran_out else DoesNotFit.exit_code
+
+
+def _estimate(settings: TrainSettings) -> Estimate:
+    """What the backend's figures are compared with."""
+    from ..pipeline import play_settings
+
+    if not Torch.parse(settings.torch).is_newest:
+        raise NotModelled(f"a backend runs the torch that is installed; leave out --torch {settings.torch}")
+    try:
+        return play_settings(settings)
+    except NoFamily as reason:
+        raise NotModelled(f"{reason}; its estimate is itself a rehearsal: there is nothing to compare") from reason
 
 
 def _corpus(model: str | None, given: Mapping[str, Any], *, as_json: bool, target: Target | None) -> int:
