@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -48,7 +47,7 @@ def accuracy_report(document: Mapping[str, Any]) -> Report:
     """The README's part of :func:`corpus_report`: the tables that fit there, without the reasons."""
     whole = corpus_report(document)
     tables = tuple(table for table in whole.tables if table.name in {"source", "torch", "public", "verdicts"})
-    return dataclasses.replace(whole, tables=tables, notes=whole.notes[:1])
+    return whole._replace(tables=tables, notes=whole.notes[:1])
 
 
 def _headline(document: Mapping[str, Any]) -> str:
