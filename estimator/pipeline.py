@@ -10,6 +10,7 @@ from . import catalog, families, lora, scope
 from .device import Device, device_of, verdict
 from .errors import NoFamily
 from .families import Plan
+from .generations import Torch, unknown_of
 from .loops import with_defaults
 from .play import Played, block_peak, play, tensor_peak
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
@@ -58,7 +59,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
             *lora.assumptions(settings, plan),
             *plan.assumptions,
         ),
-        not_modelled=(*scope.NOT_MODELLED, *plan.not_modelled, *played.step.optimizer.not_modelled),
+        not_modelled=_not_modelled(settings, plan, played.step),
         warnings=(*scope.warnings(settings, plan, device.gpu.capability), *lora.warnings(played.step)),
     )
 
@@ -66,11 +67,19 @@ def play_settings(settings: TrainSettings) -> Estimate:
 def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
     """The model's plan, and settings that leave nothing to choose: the loop's optimizer, the attention that runs."""
     scope.check(settings)
-    plan = families.plan(catalog.resolve(settings.model), settings)
+    model = catalog.resolve(settings.model)
+    settings = scope.before_sdpa(settings, model.library)
+    plan = families.plan(model, settings)
+    scope.check_attention(settings, plan)
     scope.check_blocks(settings, plan)
     scope.check_labels(settings, plan)
     settings = dataclasses.replace(with_defaults(lora.resolved(settings, plan)), attn=plan.attn)  # type: ignore[arg-type]
     return plan, settings if plan.head else dataclasses.replace(settings, label_smoothing=0.0)
+
+
+def _not_modelled(settings: TrainSettings, plan: Plan, step: Step) -> tuple[str, ...]:
+    of_version = unknown_of(Torch.parse(settings.torch))
+    return (*scope.NOT_MODELLED, *plan.not_modelled, *step.optimizer.not_modelled, *of_version)
 
 
 def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, Any]:

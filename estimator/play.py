@@ -5,6 +5,7 @@ from __future__ import annotations
 from .allocator import AllocatorConfig
 from .engine import NotRepeatable, Repeats
 from .families import Plan
+from .generations import Torch
 from .kernels import Gpu, Kernels
 from .ledger import with_last_step_again
 from .loops import LOOPS, begin
@@ -35,7 +36,8 @@ def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
 def play_once(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_last: int = 0) -> Step:
     """:func:`play`, block by block; with a ``num_last`` equal blocks repeat one, or NotRepeatable is raised."""
     loop = LOOPS[settings.loop]
-    step = Step(plan, settings, Kernels(gpu=gpu or Gpu(), sdpa_kernel=settings.sdpa_kernel))
+    torch = Torch.parse(settings.torch)
+    step = Step(plan, settings, Kernels(gpu=gpu or Gpu(), sdpa_kernel=settings.sdpa_kernel, torch=torch))
     full_passes = min(settings.accum, 2)  # the later micro-steps find gradients
     repeats = Repeats(step.model.blocks if num_last else (), full_passes=full_passes, num_last=num_last)
     begin(step, loop)

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 from .errors import InvalidRequest, NotModelled
 from .families import Plan
-from .loops import LOOPS
-from .optimizers import OPTIMIZERS
+from .generations import Torch
+from .loops import LOOPS, own_optimizer
+from .optimizers import optimizer_of
 from .settings import TrainSettings
 from .step import PARAMETER_DTYPES
 from .units import DType
 
-__all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "check_labels", "warnings"]
+__all__ = [
+    "NOT_MODELLED",
+    "assumptions",
+    "before_sdpa",
+    "check",
+    "check_attention",
+    "check_blocks",
+    "check_labels",
+    "warnings",
+]
 
 NOT_MODELLED = (
     "cuDNN's own workspaces for convolutions (peak.unknown_workspace_bytes bounds what they can add)",
@@ -46,9 +57,9 @@ def check(settings: TrainSettings) -> None:
 
 def _check_optimizer(settings: TrainSettings) -> None:
     name = settings.optim
-    optimizer = OPTIMIZERS[name or LOOPS[settings.loop].optim]
+    optimizer = optimizer_of(name or own_optimizer(settings), Torch.parse(settings.torch))
     if optimizer.refused:
-        raise NotModelled(f"optim {name!r} is not modelled: {optimizer.refused}")
+        raise NotModelled(f"optim {name or own_optimizer(settings)!r} is not modelled: {optimizer.refused}")
     dtype = PARAMETER_DTYPES.get(settings.precision, DType.float32)
     if dtype not in optimizer.dtypes:
         raise InvalidRequest(f"optim {name!r} has no kernel for {dtype.label} parameters; use --precision bf16")
@@ -88,6 +99,22 @@ def check_blocks(settings: TrainSettings, plan: Plan) -> None:
             )
 
 
+def before_sdpa(settings: TrainSettings, library: str) -> TrainSettings:
+    """Under a torch without ``scaled_dot_product_attention`` libraries that have an eager attention run that."""
+    torch = Torch.parse(settings.torch)
+    if torch.has("sdpa"):
+        return settings
+    if settings.attn not in {"auto", "eager"}:
+        raise InvalidRequest(f"torch {torch.label} has no {settings.attn} attention; leave out --attn")
+    return settings if library == "torchvision" else dataclasses.replace(settings, attn="eager")
+
+
+def check_attention(settings: TrainSettings, plan: Plan) -> None:
+    """Refuse what an old torch cannot run."""
+    if plan.attn != "eager" and not Torch.parse(settings.torch).has("sdpa"):
+        raise NotModelled(f"{plan.model.name} without scaled_dot_product_attention is not modelled; use --torch 2.0")
+
+
 _ATTENTION = {
     "sdpa": "fused scaled_dot_product_attention",
     "eager": "eager attention",
@@ -111,9 +138,9 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
     return (
         LOOPS[settings.loop].assumption,
         *_recipe(settings, plan),
-        f"optimizer {settings.optim}: {OPTIMIZERS[settings.optim or ''].source}",
+        f"optimizer {settings.optim}: {optimizer_of(settings.optim or '', Torch.parse(settings.torch)).source}",
         "a steady-state step (the third): optimizer state exists",
-        f"{_ATTENTION[plan.attn]}; CUDA kernels of torch 2.14 on compute capability {sm[0]}.{sm[1]}",
+        f"{_ATTENTION[plan.attn]}; CUDA kernels of torch {settings.torch} on compute capability {sm[0]}.{sm[1]}",
         *([f"a classifier of {settings.num_classes} classes"] if plan.head else []),
     )
 
@@ -126,7 +153,7 @@ def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[
             f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, slowly, and attention falls back "
             "to the math kernel; use --precision fp16"
         )
-    if sm < (7, 5):
+    if sm < (7, 5) and Torch.parse(settings.torch).is_newest:
         found.append(f"torch 2.14's CUDA 13 builds do not run on compute capability {sm[0]}.{sm[1]}")
     for side, pixels, step in zip(("height", "width"), plan.image_size, plan.patch_size):
         if rest := pixels % step:

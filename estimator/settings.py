@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from .errors import InvalidRequest, did_you_mean
+from .generations import NEWEST, Torch
 from .optimizers import OPTIMIZERS
 
 __all__ = ["CHOICES", "TrainSettings", "parse_resolution"]
@@ -51,6 +52,7 @@ _TEXTS = {
     "gpu": "a100-40g",
     "memory": "24GiB",
     "alloc_conf": "expandable_segments:True",
+    "torch": "{}.{}".format(*NEWEST),
 }
 
 _RESOLUTION = re.compile(r"(\d+)(?:x(\d+))?")
@@ -127,12 +129,14 @@ class TrainSettings:
     gpu: str | None = None
     memory: str | None = None
     alloc_conf: str | None = None
+    torch: str = _TEXTS["torch"]
     training_args: str | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check_type(field.name, getattr(self, field.name), field.default)
+        object.__setattr__(self, "torch", Torch.parse(self.torch).label)
         if self.res is not None:
             object.__setattr__(self, "res", parse_resolution(self.res))
         for name in _AT_LEAST_ONE:

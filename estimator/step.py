@@ -13,7 +13,7 @@ from .kernels import Kernels
 from .ledger import Ledger
 from .lora import frozen_rows, is_trained, lora_of
 from .ops.clip import clip_grad_norm
-from .optimizers import OPTIMIZERS, Group, States
+from .optimizers import Group, States, optimizer_of
 from .settings import TrainSettings
 from .units import DType
 
@@ -41,7 +41,7 @@ class Step:
         run.events[:] = self.scope.moving_order()
         self._freeze(plan)
         self._checkpoint()
-        self.optimizer = OPTIMIZERS[settings.optim or "adamw_torch"]
+        self.optimizer = optimizer_of(settings.optim or "adamw_torch", kernels.torch)
         self.names: dict[str, object] = {}
         self._states = States(run, self.optimizer, self._embeddings())
         self.scaler: list[Tensor] = []  # scale and growth tracker, made when the first loss is scaled

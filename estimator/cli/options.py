@@ -79,12 +79,13 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("gpu", "NAME", "the GPU it must fit into"),
         ("memory", "SIZE", "the memory it must fit into, as 24GiB"),
         ("alloc_conf", "CONF", "PYTORCH_CUDA_ALLOC_CONF, as expandable_segments:True"),
+        ("torch", "X.Y", "the version of PyTorch that trains"),
     ),
 }
 
 _FIELDS = {field.name: field for field in dataclasses.fields(TrainSettings)}
 #: Types of fields whose values are parsed by TrainSettings, from the text as it stands.
-_TEXTS = ("str | None", "tuple[int, int] | None", "tuple[str, ...] | None")
+_TEXTS = ("str", "str | None", "tuple[int, int] | None", "tuple[str, ...] | None")
 
 
 if TYPE_CHECKING:

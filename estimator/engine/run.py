@@ -46,6 +46,7 @@ class Run:
         "kernels",
         "kind",
         "layer",
+        "lt_handles",
         "parameter_dtype",
         "phases",
         "sequence",
@@ -65,6 +66,7 @@ class Run:
         self.sequence = 0  # of the last autograd node
         self.in_backward = False
         self.handles: dict[bool, Storage] = {}  # cuBLAS workspaces: of the main thread, of the autograd thread
+        self.lt_handles: dict[bool, Storage] = {}  # cuBLASLt's
         self.kind = "temporaries"
         self.layer = "model"
         self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
@@ -85,8 +87,17 @@ class Run:
 
     def use_cublas(self) -> None:
         """The calling thread's workspace, from its first matrix product on and for good."""
-        if self.in_backward not in self.handles:
-            self.handles[self.in_backward] = Storage(self, self.kernels.cublas_workspace_bytes, "workspaces")
+        if self.in_backward not in self.handles and (num_bytes := self.kernels.cublas_workspace_bytes):
+            self.handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
+
+    def use_cublas_lt(self) -> list[Storage]:
+        """cuBLASLt's own workspace, where it has one: for a call (drop it), or the calling thread's for good."""
+        num_bytes = self.kernels.lt_workspace_bytes
+        if not self.kernels.torch.has("lt_workspace_is_kept"):
+            return self.workspace(num_bytes)
+        if self.in_backward not in self.lt_handles and num_bytes:
+            self.lt_handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
+        return []
 
     def start_phase(self, name: str, *, kind: str) -> None:
         """From here on allocations belong to phase ``name`` and are of ``kind`` unless they say otherwise."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 
+from ..generations import Torch
 from ..settings import TrainSettings
 from .loop import Loop, begin
 from .plain import PLAIN
 from .timm import TIMM
 from .trainer import TRAINER
 
-__all__ = ["LOOPS", "Loop", "begin", "with_defaults"]
+__all__ = ["LOOPS", "Loop", "begin", "own_optimizer", "with_defaults"]
 
 LOOPS = {"trainer": TRAINER, "timm": TIMM, "plain": PLAIN}
 
@@ -22,12 +23,18 @@ LOOPS = {"trainer": TRAINER, "timm": TIMM, "plain": PLAIN}
 def with_defaults(settings: TrainSettings) -> TrainSettings:
     """``settings`` with the loop's own optimizer, clipping, smoothing and moment of ``zero_grad`` where the user left
     them open."""
-    loop = LOOPS[settings.loop]
+    loop, torch = LOOPS[settings.loop], Torch.parse(settings.torch)
     return dataclasses.replace(
         settings,
-        optim=settings.optim or loop.optim,
-        zero_grad=settings.zero_grad or "after-step",
+        optim=settings.optim or own_optimizer(settings),
+        zero_grad=settings.zero_grad or ("after-step" if torch.has("zero_grad_sets_none") else "keep"),
         clip_grad=loop.clip_grad if settings.clip_grad is None else settings.clip_grad,
         label_smoothing=loop.label_smoothing if settings.label_smoothing is None else settings.label_smoothing,
         parallel=settings.parallel or "none",
     )
+
+
+def own_optimizer(settings: TrainSettings) -> str:
+    """The loop's own; Trainer takes the fused AdamW from torch 2.8 on (transformers 5.24, training_args.py)."""
+    name = LOOPS[settings.loop].optim
+    return "adamw_torch" if name == "adamw_torch_fused" and Torch.parse(settings.torch).version < (2, 8) else name

@@ -100,7 +100,7 @@ TRAINER = Loop(
     play=_play,
     no_decay=_no_decay,
     clip_grad=1.0,
-    assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",
+    assumption="transformers 5.24 Trainer with accelerate 1.15",
     unclipped="gradients not clipped: Trainer takes their norm all the same, for its log",
     ema="torch.optim.swa_utils.AveragedModel in a callback, updated in on_step_end",
 )

@@ -7,6 +7,7 @@ from ..engine.autograd import Saved, record
 from ..engine.run import Storage
 from ..engine.tensor import Shape, Tensor, dense_strides_like
 from ..units import DType
+from .flash1 import flash1
 from .linear import matmul
 from .pointwise import mul
 from .random import dropout
@@ -36,6 +37,8 @@ def scaled_dot_product_attention(
         dense=lower_q.strides[-1] == lower_k.strides[-1] == lower_v.strides[-1] == 1,
     )
     q.run.attention_kernel = kernel if q.run.attention_kernel in {None, kernel} else "auto"  # a mixture
+    if kernel == "flash" and not q.run.kernels.torch.has("flash_attention_2"):
+        return flash1(lower_q, lower_k, lower_v)
     return _KERNELS[kernel](lower_q, lower_k, lower_v, rate, lower_mask)
 
 
@@ -90,9 +93,10 @@ def _flash_kernel(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
     out = _empty_like_bnhd(q)
     lse = Tensor.empty(run, (batch, heads, tokens), DType.float32)
     splits = run.workspace(*run.kernels.flash_forward(batch, heads, tokens, k.shape[2], dim, rate))
-    replaced = run.workspace(16 if rate > 0 else 0)  # with dropout the state is made anew, from the generator's
-    rng_state = Tensor.empty(run, (2,), DType.int64)
-    unused = Tensor.empty(run, (), DType.int64)
+    on_gpu = run.kernels.torch.has("attention_state_on_gpu")
+    replaced = run.workspace(16 if rate > 0 and on_gpu else 0)  # with dropout the state is made anew
+    rng_state = Tensor.empty(run, (2,) if on_gpu else (0,), DType.int64)
+    unused = Tensor.empty(run, () if on_gpu else (0,), DType.int64)
     del splits, replaced
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
@@ -116,7 +120,7 @@ def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None
     run = q.run
     batch, heads, tokens, dim = q.shape
     bias = None if mask is None else _aligned_mask(mask, (batch, heads, tokens, k.shape[2]))
-    scalar = () if rate == 0 else (0,)  # with dropout the host keeps them
+    scalar = () if rate == 0 and run.kernels.torch.has("attention_state_on_gpu") else (0,)  # else the host keeps them
     seed = Tensor.empty(run, scalar, DType.int64)
     offset = Tensor.empty(run, scalar, DType.int64)
     out = _token_major(q)
@@ -202,20 +206,20 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None) ->
 def _math(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None) -> Tensor:
     """The composite fallback (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math).
 
-    16-bit inputs are computed in fp32; q and k are both scaled; a mask is added in place; the softmax guards rows that
-    are all masked.
+    q and k are both scaled; a mask is added in place. Since torch 2.5 16-bit inputs are computed in fp32, and the
+    softmax guards rows that are all masked.
     """
     from ..engine.autocast import to
 
-    source = q.dtype
+    source, in_fp32 = q.dtype, q.run.kernels.torch.has("math_attention_in_fp32")
     autocast, q.run.autocast = q.run.autocast, None
-    wide = DType.float32 if source.size == 2 else source
+    wide = DType.float32 if source.size == 2 and in_fp32 else source
     q, k, v = to(q, wide), to(k, wide), to(v, wide)
     scaled = mul(q, 1.0)
     scores = matmul(scaled, mul(transpose(k, 2, 3), 1.0))
     if mask is not None:
         scores = _add_(scores, mask)
-    scores = _safe_softmax(scores)
+    scores = _safe_softmax(scores) if in_fp32 else softmax(scores)
     scores = dropout(scores, rate)
     unused = to(scores, source)  # returned too, and made first: C++ evaluates the arguments from the last to the first
     out = to(matmul(scores, v), source)

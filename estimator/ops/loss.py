@@ -7,7 +7,7 @@ from ..engine.autograd import Saved, record
 from ..engine.tensor import Tensor
 from ..units import DType
 from .pointwise import add, mul
-from .reduce import mean
+from .reduce import kept_input, mean
 from .shape import gather, reshape
 
 __all__ = ["cross_entropy", "label_smoothing_cross_entropy", "log_softmax", "nll_loss"]
@@ -47,7 +47,7 @@ def log_softmax(x: Tensor, dtype: DType) -> Tensor:
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         return (Tensor.empty(run, shape, source if fused else saved[0].dtype),)
 
-    return record(out, (operand,), backward, (out,))
+    return record(out, (operand,), backward, (out, *kept_input(operand)))
 
 
 def nll_loss(x: Tensor, target: Tensor) -> Tensor:
