@@ -1,4 +1,4 @@
-"""How CUDA sums: the launch of a reduction, and the global memory that it borrows (native/cuda/Reduce.cuh, torch 2.14)."""
+"""How CUDA sums: the launch of a reduction, and what it borrows (native/cuda/Reduce.cuh, torch 2.14)."""
 
 from __future__ import annotations
 
