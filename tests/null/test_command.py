@@ -46,6 +46,10 @@ def null(*args):
     return ["null", "--gpu", "rtx4090", *args, "--", "python"]
 
 
+#: Until 2.10 cuBLASLt has a workspace of its own, of 1 MiB; the estimator follows the later versions.
+UNIFIED_WORKSPACE = tuple(map(int, TORCH.version.split(".")[:2])) >= (2, 11)
+
+
 def document(capfd):
     return json.loads(capfd.readouterr().out)
 
@@ -62,7 +66,7 @@ def test_a_script_runs_to_its_end_and_is_reported_by_phase(capfd, tmp_path):
     assert report["device"]["name"] == "NVIDIA GeForce RTX 4090"
     assert (report["exit_code"], report["num_steps"], report["num_ooms"]) == (0, 4, 0)
     # weight and bias; images, outputs and squares of 8 MiB; cuBLAS's workspace; the mean and what its kernel borrows
-    known = (4 << 20) + 4096 + 3 * (8 << 20) + 8519680
+    known = (4 << 20) + 4096 + 3 * (8 << 20) + 8519680 + (0 if UNIFIED_WORKSPACE else 1 << 20)
     assert 512 <= report["steps"][0]["forward"]["allocated_bytes"] - known <= 4 * 512
     assert {"forward", "backward", "optimizer_step"} == set(report["phases"])
     assert max(phase["allocated_bytes"] for phase in report["phases"].values()) == seen
@@ -203,6 +207,7 @@ def test_where_it_cannot_work_it_says_why(capfd, monkeypatch, tmp_path, change, 
 VIT = ["validate", "--backend", "null", "vit_tiny_patch16_224", "--depth", "2", "--bs", "2", "--precision", "bf16"]
 
 
+@pytest.mark.skipif(not UNIFIED_WORKSPACE, reason="an older torch than the one that is estimated")
 def test_the_estimate_equals_the_allocator(capfd):
     assert main([*VIT, "--gpu", "rtx4090", "--json"]) == 0
     found = document(capfd)
