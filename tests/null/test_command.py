@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 SCRIPTS = Path(__file__).with_name("scripts")
 try:
     TORCH = torch_build.installed()
+    build.libraries(TORCH)
 except NotModelled as reason:
     pytest.skip(str(reason), allow_module_level=True)
 
@@ -238,6 +239,27 @@ def test_nothing_leaks_into_this_process():
     assert not torch.cuda.is_available()
     assert not any(name.startswith("VITMEM_NULL") for name in os.environ)
     assert "vitmem" not in os.environ.get("LD_PRELOAD", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("args", "code"), [((), 0), (("--memory", "480MiB"), 3), (("--sdpa-kernel", "math"), 0)])
+def test_the_cuda_backend_measures_a_device_of_its_own(capfd, args, code):
+    """``--backend cuda`` sees the null device as it would see a GPU."""
+    memory = ("--memory", "480MiB") if args[:1] == ("--memory",) else ()
+    command = [*VIT[:2], "cuda", *VIT[3:], "--gpu", "rtx4090", *args]
+    assert main([*null(*memory), "-m", "vitmem", *command]) == code
+    out = capfd.readouterr().out
+    verdict = "out of memory on the cuda backend" if code else "the estimate equals the cuda backend to the byte."
+    assert out.startswith(f"Passed: {verdict}")
+
+
+@pytest.mark.slow
+def test_cudnn_plans_get_the_workspace_that_is_asked_for(capfd):
+    sizes = []
+    for workspace in ("0", "64MiB"):
+        main([*VIT, "--gpu", "rtx4090", "--cudnn-workspace", workspace, "--json"])
+        sizes.append(document(capfd)["measurement"]["peak"]["allocated_bytes"])
+    assert sizes[1] - sizes[0] > 0
 
 
 @pytest.mark.slow
