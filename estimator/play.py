@@ -6,7 +6,9 @@ from .allocator import AllocatorConfig
 from .families import Plan
 from .kernels import Gpu, Kernels
 from .ledger import with_last_step_again
+from .optimizers import LOADED_AS_MADE
 from .loops import LOOPS, begin
+from .phases import continued, resumed
 from .replay import replay
 from .settings import TrainSettings
 from .step import Step
@@ -43,15 +45,23 @@ class Played:
         two_steps = self.step.run.ledger()
         self.saved_activations = self.step.saved_activations(two_steps)
         self.ledger = with_last_step_again(two_steps)
-        self.replay = replay(self.ledger, allocator)
-        self._summaries = phase_summaries(self.ledger, self.replay.blocks)
-        self.steady, self.first_step = self.summaries(-1), self.summaries(0)
+        evaluates = self.step.autocast_dtype is not None or not plan.fused_evaluation
+        self.course = continued(self.step, two_steps, self.ledger, evaluates=evaluates)
+        self.replay = replay(self.course.ledger, allocator, marks=(len(self.ledger.events),))
+        self._summaries = phase_summaries(self.course.ledger, self.replay.blocks)
+        self.steady, self.first_step = self.summaries(STEPS), self.summaries(0)
+        self.resume = resumed(two_steps) if settings.optim in LOADED_AS_MADE else None
         self.tensors = tensor_peak(self.steady)
         self.allocated = block_peak(self.steady)
 
     def summaries(self, step: int) -> list[PhaseSummary]:
-        """The phases of a step (negative: from the last)."""
-        return [self._summaries[phase] for phase in self.ledger.step_phases(step)]
+        """The phases of a step."""
+        return [self._summaries[phase] for phase in self.course.ledger.step_phases(step)]
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most that three training steps reserve, without limit."""
+        return self.replay.reserved_at[0]
 
 
 def tensor_peak(summaries: list[PhaseSummary]) -> Moment:

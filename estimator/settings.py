@@ -38,8 +38,14 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "offload": get_args(Offload),
 }
 
-_AT_LEAST_ONE = ("bs", "accum", "patch", "window", "dim", "depth", "heads", "num_classes", "gpus", "lora_rank")
-_AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers")
+_AT_LEAST_ONE = ("bs", "accum", "patch", "window", "dim", "depth", "heads", "num_classes", "gpus", "lora_rank") + (
+    "eval_bs",
+    "eval_samples",
+    "eval_accum",
+    "train_samples",
+    "prefetch",
+)
+_AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers", "workers")
 #: Beyond these an estimate would take minutes, and nobody trains so.
 _AT_MOST = {"accum": 100_000, "depth": 1_000}
 _RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop")
@@ -92,6 +98,10 @@ class TrainSettings:
     patch_drop: float | None = None
     precision: Precision = "fp16"
     optim: str | None = None
+    eval_bs: int | None = None
+    eval_samples: int | None = None
+    eval_accum: int | None = None
+    train_samples: int | None = None
     grad_checkpointing: bool = False
     checkpoint_layers: int | None = None
     attn: Attention = "auto"
@@ -111,6 +121,9 @@ class TrainSettings:
     alloc_conf: str | None = None
     training_args: str | None = None
     notes: tuple[str, ...] = ()
+    workers: int | None = None
+    prefetch: int | None = None
+    pin_memory: bool | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

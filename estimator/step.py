@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from . import ops
@@ -24,6 +24,12 @@ AUTOCAST_DTYPES = {"fp16": DType.float16, "bf16": DType.bfloat16}
 PARAMETER_DTYPES = {"pure-fp16": DType.float16, "pure-bf16": DType.bfloat16}
 
 
+def played(sizes: Sequence[int]) -> list[int]:
+    """Which batches of a step are played: the third and later ones repeat the second, unless the last is smaller."""
+    last = len(sizes) - 1
+    return [0, 1] if last > 1 and sizes[last] == sizes[1] else [0, 1, last][: len(sizes)]
+
+
 class Step:
     """The state of a training run between steps. ``names`` are what the loop's Python variables hold."""
 
@@ -41,6 +47,7 @@ class Step:
         self._checkpoint()
         self.optimizer = OPTIMIZERS[settings.optim or "adamw_torch"]
         self.names: dict[str, object] = {}
+        self.sizes: Sequence[int] = (settings.bs,) * settings.accum  # images of each micro-batch of a step
         self._states = States(run, self.optimizer, self._embeddings())
         self.scaler: list[Tensor] = []  # scale and growth tracker, made when the first loss is scaled
 
@@ -82,13 +89,13 @@ class Step:
         """Zero-dimensional fp32 tensors of the loop."""
         return [Tensor.empty(self.run, (), DType.float32, kind="temporaries") for _ in range(count)]
 
-    def num_items(self) -> Tensor | None:
-        """Trainer's count of the labels in a step's batches: ``sum(labels.ne(-100).sum() for ...)``."""
+    def num_items(self, sizes: Sequence[int]) -> Tensor | None:
+        """Trainer's count of the labels in batches of these sizes: ``sum(labels.ne(-100).sum() for ...)``."""
         if self.model.own_loss:
             return None
         total = None
-        for _ in range(min(self.settings.accum, 2)):  # a third batch repeats the second
-            counted = Tensor.empty(self.run, (self.settings.bs,), DType.bool, kind="inputs")
+        for place in played(sizes):
+            counted = Tensor.empty(self.run, (sizes[place],), DType.bool, kind="inputs")
             of_one_batch = Tensor.empty(self.run, (), DType.int64, kind="inputs")
             widened = self.run.workspace(8 * counted.numel)  # the kernel sums no bytes
             del widened, counted
@@ -96,18 +103,23 @@ class Step:
             del of_one_batch
         return total
 
-    def images(self, dtype: DType | None = None) -> Tensor:
+    @property
+    def micro_steps(self) -> list[int]:
+        """The micro-steps to play."""
+        return played(self.sizes)
+
+    def images(self, size: int, dtype: DType | None = None) -> Tensor:
         """A batch of pixel values [B, 3, H, W]."""
-        shape = (self.settings.bs, 3, *self.image_size)
+        shape = (size, 3, *self.image_size)
         return Tensor.empty(self.run, shape, dtype or self.dtype, kind="inputs")
 
-    def batch(self) -> tuple[Tensor, Tensor | None]:
+    def batch(self, size: int) -> tuple[Tensor, Tensor | None]:
         """Images and labels; a model with its own loss gets no labels."""
-        return self.images(), None if self.model.own_loss else self.labels()
+        return self.images(size), None if self.model.own_loss else self.labels(size)
 
-    def labels(self) -> Tensor:
+    def labels(self, size: int) -> Tensor:
         """Class indices [B]."""
-        return Tensor.empty(self.run, (self.settings.bs,), DType.int64, kind="inputs")
+        return Tensor.empty(self.run, (size,), DType.int64, kind="inputs")
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -121,9 +133,10 @@ class Step:
         self.run.autocast = None
 
     def start(self, phase: str) -> None:
-        """Enter ``forward``, ``backward`` or ``optimizer_step``."""
+        """Enter ``forward``, ``backward``, ``optimizer_step`` or ``evaluation``."""
         self.run.layer = "model"
-        self.run.start_phase(phase, kind="activations" if phase == "forward" else "temporaries")
+        forward = phase in {"forward", "evaluation"}
+        self.run.start_phase(phase, kind="activations" if forward else "temporaries")
 
     def backward(self, loss: Tensor) -> None:
         """``loss.backward()``, through the scaler for fp16."""

@@ -22,6 +22,7 @@ from .build import build_model, named_refusals
 from .caches import forget_cached_tensors
 from .events import Allocation, Span
 from .loops import LOOPS, Job
+from .phases import eval_sizes
 from .measurement import Measurement
 from .optim import make_optimizer
 from .summary import summarise
@@ -59,7 +60,13 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         optimizer = make_optimizer(settings, built.model)
         watch = Watch(built, optimizer)
         semantics = CudaSemantics(watch.tracker, sdpa, cuda=cuda)
-        job = Job(settings=settings, built=built, optimizer=optimizer, device=DEVICE)
+        job = Job(
+            settings=settings,
+            built=built,
+            optimizer=optimizer,
+            device=DEVICE,
+            eval_sizes=eval_sizes(settings, built) if cuda else (),
+        )
         with named_refusals(settings, "trained"), watch.tracker, semantics.active():
             LOOPS[settings.loop](job, watch)
     return Rehearsal(

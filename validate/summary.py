@@ -26,7 +26,7 @@ def summarise(watch: Watch, *, backend: str, device: str, versions: Mapping[str,
         peak_phase=phase,
         peak_layer=MODEL if peak.newest is None else peak.newest.layer,
         at_peak=kinds_at(events, peak.tick),
-        phases={name: moment.bytes for name, moment in peaks.items()},
+        phases={name: moment.bytes for name, moment in peaks.items()} | _others(watch),
         states=_states(watch),
         layers=_layers(watch),
         num_parameters=sum(p.numel() for p in parameters),
@@ -35,6 +35,13 @@ def summarise(watch: Watch, *, backend: str, device: str, versions: Mapping[str,
         device=device,
         notes=("attention kernels and autocast follow CUDA's sm80 generation",),
     )
+
+
+def _others(watch: Watch) -> dict[str, int]:
+    """The first step, and what was played besides steps."""
+    spans = {"first_step": watch.spans_of(0)}
+    spans |= {name: watch.spans_named(name) for name in ("evaluation",)}
+    return {name: _highest(watch.tracker.events, found).bytes for name, found in spans.items() if found}
 
 
 def _highest(events: list[Allocation], spans: list[Span]) -> Moment:

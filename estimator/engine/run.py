@@ -47,10 +47,12 @@ class Run:
         "layer",
         "parameter_dtype",
         "phases",
+        "releases",
         "sequence",
         "side",
         "steps",
         "stream",
+        "training",
     )
 
     def __init__(self, *, kernels: Kernels, parameter_dtype: DType) -> None:
@@ -58,6 +60,7 @@ class Run:
         self.parameter_dtype = parameter_dtype
         self.autocast: Autocast | None = None
         self.grad_enabled = True
+        self.training = True
         self.frame: Frame | None = None
         self.attention_kernel: str | None = None
         self.sequence = 0  # of the last autograd node
@@ -68,7 +71,8 @@ class Run:
         self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
         self.events: list[int] = []
         self.stream = 0
-        self.side: set[int] = set()  # the allocations of a stream other than the main one
+        self.side: dict[int, int] = {}  # the allocations of other streams than the main one, with their stream
+        self.releases: list[int] = []  # the events before which the allocator gave back what it had cached
         self.phases: list[tuple[str, int]] = []
         self.steps: list[int] = []  # the phases with which a training step begins
 
@@ -91,9 +95,9 @@ class Run:
         self.steps.append(len(self.phases))
 
     @contextmanager
-    def side_stream(self) -> Iterator[None]:
+    def side_stream(self, stream: int = 1) -> Iterator[None]:
         """``torch.cuda.stream(...)``: what is made inside comes from blocks of its own."""
-        self.stream = 1
+        self.stream = stream
         try:
             yield
         finally:
@@ -108,6 +112,18 @@ class Run:
         finally:
             self.grad_enabled = before
 
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """``model.eval()`` under ``torch.no_grad()``: nothing is dropped and nothing is saved."""
+        kernel, self.training = self.attention_kernel, False
+        with self.no_grad():
+            yield
+        self.attention_kernel, self.training = kernel, True
+
+    def empty_cache(self) -> None:
+        """``torch.cuda.empty_cache()``."""
+        self.releases.append(len(self.events))
+
     def ledger(self) -> Ledger:
         """What happened so far, frozen."""
         sizes, kinds, layers = zip(*self.allocations)
@@ -118,7 +134,8 @@ class Run:
             events=tuple(self.events),
             phases=tuple(self.phases),
             steps=tuple(self.steps),
-            side=frozenset(self.side),
+            side=dict(self.side),
+            releases=tuple(self.releases),
         )
 
 
@@ -134,7 +151,7 @@ class Storage:
         run.allocations.append((num_bytes, kind or run.kind, run.layer))
         run.events.append(born)
         if run.stream:
-            run.side.add(born)
+            run.side[born] = run.stream
 
     @property
     def layer(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from ..settings import TrainSettings
+from .evaluation import BATCHES, TRAINER_EVAL_BATCH
 from .loop import Loop, begin
 from .plain import PLAIN
 from .timm import TIMM
@@ -21,9 +22,12 @@ LOOPS = {"trainer": TRAINER, "timm": TIMM, "plain": PLAIN}
 
 def with_defaults(settings: TrainSettings) -> TrainSettings:
     """``settings`` with the loop's own optimizer and moment of ``zero_grad`` where the user left them open."""
+    eval_bs = settings.eval_bs or (TRAINER_EVAL_BATCH if settings.loop == "trainer" else settings.bs)
     return dataclasses.replace(
         settings,
         optim=settings.optim or LOOPS[settings.loop].optim,
         zero_grad=settings.zero_grad or "after-step",
         parallel=settings.parallel or "none",
+        eval_bs=eval_bs,
+        eval_samples=settings.eval_samples or BATCHES * eval_bs,
     )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from ..engine import Tensor
 from ..optimizers import Group
 from ..step import Step
 
-__all__ = ["Loop", "begin", "first_of", "named", "scaled_update", "update"]
+__all__ = ["Loop", "begin", "named", "scaled_update", "update"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """``begin`` makes what the loop's names hold before the first step, ``play`` is one step.
+    """``begin`` makes what the loop's names hold before the first step, ``play`` is one step, ``evaluate`` an evaluation.
 
     ``no_decay`` tells the parameters of the group without weight decay; without it there is one group.
     """
@@ -22,6 +22,7 @@ class Loop:
     optim: str
     begin: Callable[[Step], None]
     play: Callable[[Step], None]
+    evaluate: Callable[[Step], None]
     no_decay: Callable[[Step, str, Tensor], bool] | None = None
     weight_decay: bool = False
     no_decay_first: bool = False
@@ -34,6 +35,7 @@ def begin(step: Step, loop: Loop) -> None:
     A loop of one group hands all parameters over, the others those that require grad.
     """
     step.construct_optimizer(groups_of(step, loop, step.scope.parameters if loop.no_decay is None else step.trained))
+    step.run.start_phase("loop", kind="temporaries")
     loop.begin(step)
 
 
@@ -61,14 +63,6 @@ def scaled_update(step: Step, loop: Loop) -> None:
     found_inf = step.check_inf() if scaled else step.unscale()
     update(step, loop, scaled=scaled)
     del found_inf
-
-
-def first_of(count: int) -> Iterator[bool]:
-    """True for the first micro-step, then False: only the first finds an earlier step's gradients.
-
-    The third and later ones repeat the second, allocation by allocation, and are not played.
-    """
-    return (micro_step == 0 for micro_step in range(min(count, 2)))
 
 
 def named(step: Step, name: str) -> Tensor:

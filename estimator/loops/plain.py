@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .. import ops
 from ..step import Step
-from .loop import Loop, first_of, named, scaled_update
+from . import evaluation
+from .loop import Loop, named, scaled_update
 
 __all__ = ["PLAIN"]
 
@@ -15,9 +16,10 @@ def _begin(step: Step) -> None:
 
 def _play(step: Step) -> None:
     settings = step.settings
-    for first in first_of(settings.accum):
+    for place in step.micro_steps:
+        first = place == 0
         step.start("forward")
-        batch = dict(zip(("x", "y"), step.batch()))
+        batch = dict(zip(("x", "y"), step.batch(step.sizes[place])))
         step.names.update(batch)
         del batch
         if first and settings.zero_grad == "before-forward":
@@ -41,5 +43,6 @@ PLAIN = Loop(
     optim="adamw_torch",
     begin=_begin,
     play=_play,
+    evaluate=evaluation.plain,
     assumption="a plain PyTorch loop: x, y, out and loss stay bound until they are bound again",
 )

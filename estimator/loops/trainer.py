@@ -9,7 +9,8 @@ from ..engine import Tensor
 from ..engine.autocast import to
 from ..step import LossOf, Step
 from ..units import DType
-from .loop import Loop, first_of, named, update
+from . import evaluation
+from .loop import Loop, named, update
 
 __all__ = ["TRAINER"]
 
@@ -23,12 +24,13 @@ def _begin(step: Step) -> None:
 
 def _play(step: Step) -> None:
     step.start("forward")
-    batches = [step.batch() for _ in range(step.settings.accum)]
-    step.names["num_items"] = step.num_items()
+    batches = [step.batch(size) for size in step.sizes]
+    step.names["num_items"] = step.num_items(step.sizes)
     step.names["batches"] = batches
     if step.settings.zero_grad == "before-forward":
         step.zero_grad()
-    for first, (x, y) in zip(first_of(len(batches)), batches):
+    for place in step.micro_steps:
+        first, (x, y) = place == 0, batches[place]
         step.start("forward")
         step.names["loss"] = _loss(step, x, y)
         if first and step.settings.zero_grad == "before-backward":
@@ -60,6 +62,30 @@ def _loss(step: Step, x: Tensor, y: Tensor | None) -> Tensor:
     return loss
 
 
+def _evaluate(step: Step) -> None:
+    step.start("evaluation")
+    evaluation.trainer(step, _predict)
+
+
+def _predict(step: Step, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """``prediction_step``: the mean of a loss of one number is a copy; a model with its own loss is asked for no more."""
+    takes = step.model.takes_loss_kwargs and y is not None
+    num_items = step.num_items(x.shape[:1]) if takes else None
+
+    def loss_of(logits: Tensor) -> Tensor:
+        assert y is not None
+        loss = ops.cross_entropy(ops.view(logits, -1, logits.shape[-1]), y)
+        return ops.div(loss, num_items) if num_items and step.model.uses_num_items else loss
+
+    with step.autocast():
+        loss, logits, *others = _model_output(step, x, loss_of)
+    converted = to(logits, DType.float32) if step.autocast_dtype else logits
+    del logits
+    loss = ops.mean(loss)
+    del others
+    return loss, None if step.model.own_loss else converted
+
+
 def _model_output(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, ...]:
     """The fields of the model's output that are tensors."""
     if step.model.own_loss:
@@ -83,6 +109,7 @@ TRAINER = Loop(
     optim="adamw_torch_fused",
     begin=_begin,
     play=_play,
+    evaluate=_evaluate,
     no_decay=_no_decay,
     assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",
 )

@@ -8,7 +8,7 @@ from . import adafactor, bitsandbytes, others, refused, schedulefree, torch_opti
 from .row import Group, Optimizer
 from .states import States
 
-__all__ = ["OPTIMIZERS", "Group", "Optimizer", "States"]
+__all__ = ["LOADED_AS_MADE", "OPTIMIZERS", "Group", "Optimizer", "States"]
 
 OPTIMIZERS: dict[str, Optimizer] = (
     torch_optim.ROWS
@@ -19,3 +19,6 @@ OPTIMIZERS: dict[str, Optimizer] = (
     | others.ROWS
     | refused.ROWS
 )
+
+#: Those whose ``load_state_dict`` is torch's, so that a resumed state is what the first step would have made.
+LOADED_AS_MADE = frozenset({*torch_optim.ROWS, *adafactor.ROWS, *schedulefree.ROWS, "lion"})
