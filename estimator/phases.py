@@ -26,6 +26,20 @@ class Course:
     last_batch: int | None
     evaluation: int | None
 
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """What happens one after the other, and the event with which it ends."""
+        names = {self.last_batch: "last_batch", self.evaluation: "evaluation"}
+        starts = [self.ledger.first_event(step) for step in self.ledger.steps[1:]]
+        stops = [*starts, len(self.ledger.events)]
+        parts: list[tuple[str, int]] = []
+        for step, stop in enumerate(stops):
+            name = names.get(step, "training")
+            if parts and parts[-1][0] == name:
+                parts.pop()
+            parts.append((name, stop))
+        return tuple(parts)
+
 
 def continued(step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: bool) -> Course:
     """``three_steps``, then the epoch's last step where it is smaller, an evaluation, and training again.

@@ -10,6 +10,7 @@ from . import catalog, families, scope
 from .device import Device, device_of, verdict
 from .errors import NoFamily
 from .families import Plan
+from .host import host_bytes, weights_of
 from .loops import with_defaults
 from .play import Played, block_peak, play, tensor_peak
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
@@ -40,7 +41,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
     plan, settings = resolved(settings)
     device = device_of(settings)
     played = Played(plan, settings, device.gpu, device.allocator)
-    fits, reserved = verdict(device, played.ledger, played.replay)
+    fits, reserved = verdict(device, played.runs)
     return Estimate(
         request=_request(settings, plan, played.step),
         model=_model_info(plan, played.step),
@@ -51,7 +52,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
         states=_states(played),
         scaling=_scaling(played, plan, settings, device),
         layers=_layers(played),
-        host=None,
+        host=_host(played, plan, settings),
         verdict=fits,
         assumptions=(*scope.assumptions(settings, plan, device.gpu.capability), *plan.assumptions),
         not_modelled=(*scope.NOT_MODELLED, *plan.not_modelled, *played.step.optimizer.not_modelled),
@@ -112,12 +113,27 @@ def _by_kind(played: Played, event: int) -> Mapping[str, int]:
 
 
 def _phases(played: Played) -> Mapping[str, PhasePeak | None]:
-    known = {name: _phase([s for s in played.steady if s.name == name]) for name in PHASES}
-    return {**known, "first_step": _phase(played.first_step), "evaluation": None, "resume": None}
+    known: dict[str, PhasePeak | None] = {
+        name: _phase([s for s in played.steady if s.name == name]) for name in PHASES
+    }
+    others = {
+        "first_step": played.first_step,
+        "evaluation": played.evaluation,
+        "resume": played.resumption,
+        "last_batch": played.last_batch,
+    }
+    reserved = {name: size for run in played.runs for name, size in run.reserved_by_part().items()}
+    return known | {
+        name: _phase(summaries, reserved.get(name)) if summaries else None for name, summaries in others.items()
+    }
 
 
-def _phase(summaries: list[PhaseSummary]) -> PhasePeak:
-    return PhasePeak(tensor_bytes=tensor_peak(summaries).total_bytes, allocated_bytes=block_peak(summaries).total_bytes)
+def _phase(summaries: list[PhaseSummary], reserved: int | None = None) -> PhasePeak:
+    return PhasePeak(
+        tensor_bytes=tensor_peak(summaries).total_bytes,
+        allocated_bytes=block_peak(summaries).total_bytes,
+        reserved_bytes=reserved,
+    )
 
 
 def _states(played: Played) -> States:
@@ -137,6 +153,22 @@ def _scaling(played: Played, plan: Plan, settings: TrainSettings, device: Device
     larger = play(plan, dataclasses.replace(settings, bs=settings.bs + 1), device.gpu).run.ledger()
     slope = allocated_peak(larger, -1) - allocated_peak(played.ledger, -1)
     return Scaling(fixed_bytes=played.allocated.total_bytes - slope * settings.bs, bytes_per_image=slope)
+
+
+def _host(played: Played, plan: Plan, settings: TrainSettings) -> Mapping[str, int]:
+    step, ledger = played.step, played.ledger
+    parameters, buffers = (
+        [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
+        for tensors in (step.scope.parameters, step.scope.buffers)
+    )
+    return host_bytes(
+        settings,
+        plan.image_size,
+        step.dtype,
+        weights_of(plan.model.library, settings.loop, parameters, buffers),
+        [size for size, kind in zip(ledger.bytes, ledger.kinds) if kind == "optimizer_state"],
+        labelled=not step.model.own_loss,
+    )
 
 
 def _layers(played: Played) -> tuple[Layer, ...]:

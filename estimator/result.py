@@ -63,10 +63,11 @@ class Peak:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePeak:
-    """The largest moment of one phase."""
+    """The largest moment of one phase, and the most that was reserved up to its end, where it is one of several."""
 
     tensor_bytes: int
     allocated_bytes: int | None
+    reserved_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

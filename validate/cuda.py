@@ -19,10 +19,11 @@ from vitmem.errors import NotModelled
 from vitmem.settings import TrainSettings
 
 from .build import build_model, named_refusals
+from .events import PHASES
 from .loops import LOOPS, STEPS, Job
 from .optim import make_optimizer
 
-__all__ = ["CudaMeasurement", "measure"]
+__all__ = ["DEVICE", "CudaJob", "CudaMeasurement", "Peaks", "clean", "measure"]
 
 DEVICE = "cuda"
 
@@ -58,14 +59,20 @@ class CudaJob(Job):
     def scaler(self) -> torch.amp.GradScaler:
         return torch.amp.GradScaler(DEVICE, enabled=self.settings.precision == "fp16")
 
+    def inference(self) -> AbstractContextManager[Any]:
+        return torch.inference_mode()
 
-class _Peaks:
+    def empty_cache(self) -> None:
+        torch.cuda.empty_cache()
+
+
+class Peaks:
     """A ``vitmem.validate.loops.Recorder`` that reads the allocator's peaks between phases."""
 
     def __init__(self) -> None:
         self.step = 0
         self.allocated: dict[tuple[int, str], int] = {}
-        self.reserved = 0
+        self.reserved: dict[tuple[int, str], int] = {}
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -73,7 +80,7 @@ class _Peaks:
         yield
         place = self.step, phase
         self.allocated[place] = max(self.allocated.get(place, 0), torch.cuda.max_memory_allocated())
-        self.reserved = max(self.reserved, torch.cuda.max_memory_reserved())
+        self.reserved[place] = max(self.reserved.get(place, 0), torch.cuda.max_memory_reserved())
 
     def inputs(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -86,20 +93,20 @@ class _Peaks:
     def stepped(self) -> None: ...
 
     def phases(self, step: int) -> dict[str, int]:
-        """The phases of one step, without what the loop makes before it."""
-        return {phase: peak for (at, phase), peak in self.allocated.items() if at == step and phase != "loop"}
+        """The phases of one step, without what comes before it or after it."""
+        return {phase: peak for (at, phase), peak in self.allocated.items() if at == step and phase in PHASES}
 
 
 def measure(settings: TrainSettings) -> CudaMeasurement:
     """Build the model on the host, move it, run three steps; raises NotModelled where torch sees no CUDA device."""
     if not torch.cuda.is_available():
         raise NotModelled("torch sees no CUDA device here; use --backend meta")
-    left = _clean()
+    left = clean()
     retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
     built = build_model(settings, "cpu")
     built.model.to(DEVICE)
     job = CudaJob(settings=settings, built=built, optimizer=make_optimizer(settings, built.model), device=DEVICE)
-    peaks = _Peaks()
+    peaks = Peaks()
     with named_refusals(settings, "trained"):
         LOOPS[settings.loop](job, peaks)
     phases = peaks.phases(STEPS - 1)
@@ -107,13 +114,13 @@ def measure(settings: TrainSettings) -> CudaMeasurement:
         allocated_bytes=max(phases.values()),
         phases=phases,
         first_step_bytes=max(peaks.phases(0).values()),
-        reserved_bytes=peaks.reserved,
+        reserved_bytes=max(peaks.reserved.values()),
         num_alloc_retries=torch.cuda.memory_stats()["num_alloc_retries"] - retries,
         left_bytes=left,
     )
 
 
-def _clean() -> int:
+def clean() -> int:
     """Give back what an earlier measurement left, cuBLAS workspaces included; the bytes that stay."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()

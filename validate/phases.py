@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 from vitmem.settings import TrainSettings
 
 from .build import Built
 
-__all__ = ["eval_sizes", "last_sizes"]
+__all__ = ["eval_sizes", "last_sizes", "on_host"]
 
 #: Trainer's ``per_device_eval_batch_size`` (transformers 5.24, training_args.py); the other loops take the training's.
 _TRAINER_EVAL_BATCH = 8
@@ -35,6 +38,16 @@ def last_sizes(settings: TrainSettings) -> tuple[int, ...]:
     sizes = _cut(settings.train_samples, settings.bs)
     last = sizes[-(len(sizes) % settings.accum or settings.accum) :]
     return () if last == (settings.bs,) * settings.accum else last
+
+
+def on_host(state: Any) -> Any:
+    """The state of an optimizer as ``torch.load(..., map_location="cpu")`` returns it."""
+    if isinstance(state, Tensor):
+        made = torch.zeros if state.dim() == 0 else torch.empty  # a step count is read
+        return made(state.shape, dtype=state.dtype, device="cpu")
+    if isinstance(state, dict):
+        return {key: on_host(value) for key, value in state.items()}
+    return [on_host(value) for value in state] if isinstance(state, list) else state
 
 
 def _cut(samples: int, size: int) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from .events import PHASES, Allocation, Moment, Span, kinds_at, live_at, peak_within
 from .layers import MODEL
+from .loops import STEPS
 from .measurement import MeasuredLayer, MeasuredStates, Measurement
 from .watch import Watch
 
@@ -40,6 +41,8 @@ def summarise(watch: Watch, *, backend: str, device: str, versions: Mapping[str,
 def _others(watch: Watch) -> dict[str, int]:
     """The first step, and what was played besides steps."""
     spans = {"first_step": watch.spans_of(0)}
+    if watch.num_steps > STEPS:
+        spans["last_batch"] = watch.spans_of(STEPS)
     spans |= {name: watch.spans_named(name) for name in ("evaluation",)}
     return {name: _highest(watch.tracker.events, found).bytes for name, found in spans.items() if found}
 

@@ -30,7 +30,7 @@ class Watch:
         self.forward_tick = self.backward_tick = self.step_tick = 0
         self.held: tuple[Allocation, ...] = ()
         self.gradient_bytes = self.optimizer_bytes = 0
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._last = last
         self._step = 0
         self._starts: list[int] = []
@@ -41,6 +41,11 @@ class Watch:
     def spans(self) -> list[Span]:
         """The phases of the reported step, in order."""
         return self.spans_of(self._last)
+
+    @property
+    def num_steps(self) -> int:
+        """The steps that began."""
+        return len(self._starts)
 
     def spans_of(self, step: int) -> list[Span]:
         """The phases of a step, in order; an evaluation belongs to none."""
@@ -106,7 +111,7 @@ class Watch:
     def stepped(self) -> None:
         """The optimizer's states on the device, named after the parameter that they belong to."""
         self.tracker.settle()
-        states = [(self._owned[id(p)], t) for p, state in self._optimizer.state.items() for t in _tensors(state)]
+        states = [(self._owned[id(p)], t) for p, state in self.optimizer.state.items() for t in _tensors(state)]
         for name, tensor in states:
             self.tracker.adopt(tensor, kind="optimizer_state", layer=self._layer_of_tensor(name))
         self.optimizer_bytes = self._allocated_bytes(tensor for _, tensor in states)

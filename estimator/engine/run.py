@@ -37,6 +37,7 @@ class Run:
         "allocations",
         "attention_kernel",
         "autocast",
+        "caches_casts",
         "events",
         "frame",
         "grad_enabled",
@@ -61,6 +62,7 @@ class Run:
         self.autocast: Autocast | None = None
         self.grad_enabled = True
         self.training = True
+        self.caches_casts = True
         self.frame: Frame | None = None
         self.attention_kernel: str | None = None
         self.sequence = 0  # of the last autograd node
@@ -113,12 +115,15 @@ class Run:
             self.grad_enabled = before
 
     @contextmanager
-    def evaluation(self) -> Iterator[None]:
-        """``model.eval()`` under ``torch.no_grad()``: nothing is dropped and nothing is saved."""
-        kernel, self.training = self.attention_kernel, False
+    def evaluation(self, *, inference: bool = False) -> Iterator[None]:
+        """``model.eval()`` under ``torch.no_grad()``: nothing is dropped and nothing is saved.
+
+        ``inference``: under ``torch.inference_mode()``, where autocast keeps no copies of weights.
+        """
+        kernel, self.training, self.caches_casts = self.attention_kernel, False, not inference
         with self.no_grad():
             yield
-        self.attention_kernel, self.training = kernel, True
+        self.attention_kernel, self.training, self.caches_casts = kernel, True, True
 
     def empty_cache(self) -> None:
         """``torch.cuda.empty_cache()``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ..host import with_loader
 from ..settings import TrainSettings
 from .evaluation import BATCHES, TRAINER_EVAL_BATCH
 from .loop import Loop, begin
@@ -24,7 +25,7 @@ def with_defaults(settings: TrainSettings) -> TrainSettings:
     """``settings`` with the loop's own optimizer and moment of ``zero_grad`` where the user left them open."""
     eval_bs = settings.eval_bs or (TRAINER_EVAL_BATCH if settings.loop == "trainer" else settings.bs)
     return dataclasses.replace(
-        settings,
+        with_loader(settings),
         optim=settings.optim or LOOPS[settings.loop].optim,
         zero_grad=settings.zero_grad or "after-step",
         parallel=settings.parallel or "none",

@@ -23,6 +23,9 @@ TRAINER_EVAL_BATCH = 8
 #: Longer evaluations are played by their first two and last two batches.
 _PLAYED = 5
 
+#: The concatenations of the batches in between are made in so many steps at most: the allocator caches every block.
+_GROWTHS = 256
+
 _EVAL_STREAM = 2  # every PrefetchLoader has a stream of its own
 
 #: Loss and logits, None where the logits are not asked for.
@@ -114,7 +117,7 @@ def timm(step: Step) -> None:
     for name in ("mean", "std"):
         names[name] = Tensor.empty(run, (1, 3, 1, 1), DType.float32, kind="inputs")
     sizes = [part.size for part in parts(step.settings)]
-    with run.evaluation():
+    with run.evaluation(inference=True):
         following: tuple[Tensor, Tensor] | None = prefetched(step, sizes[0], stream=_EVAL_STREAM)
         for place in range(len(sizes)):
             fetched = prefetched(step, sizes[place + 1], stream=_EVAL_STREAM) if place + 1 < len(sizes) else None
@@ -189,8 +192,8 @@ def trainer(step: Step, predict: Predict) -> None:
             del loss, losses, logits, inputs
             _add(kept, new)
             del new
-            if part.skipped:
-                _add(kept, None, part.skipped)
+            for rows in _grown(part):
+                _grow(kept, rows)
             if part.moves:
                 kept.clear()
                 for name in ("losses", "logits", "labels"):
@@ -198,13 +201,21 @@ def trainer(step: Step, predict: Predict) -> None:
                 run.empty_cache()
 
 
-def _add(kept: list[Tensor], new: list[Tensor] | None, skipped: int = 0) -> None:
-    """``EvalLoopContainer.add``: old, new and their concatenation exist at once; without ``new``, ``skipped`` rows."""
-    if new is None:
-        for place, old in enumerate(kept):
-            kept[place] = Tensor.empty(old.run, (old.shape[0] + skipped, *old.shape[1:]), old.dtype)
-            del old
-        return
+def _grown(part: Part) -> Iterator[int]:
+    """The rows of skipped batches, some at a time."""
+    step = part.size * max(1, -(-part.skipped // (part.size * _GROWTHS)))
+    return (min(step, part.skipped - start) for start in range(0, part.skipped, step))
+
+
+def _grow(kept: list[Tensor], count: int) -> None:
+    """What concatenations leave behind, and the blocks that they go through."""
+    for place in range(len(kept)):
+        shape, dtype, run = kept[place].shape, kept[place].dtype, kept[place].run
+        kept[place] = Tensor.empty(run, (shape[0] + count, *shape[1:]), dtype)
+
+
+def _add(kept: list[Tensor], new: list[Tensor]) -> None:
+    """``EvalLoopContainer.add``: old, new and their concatenation exist at once."""
     first = not kept
     for place, rows in enumerate(new):
         if len(rows.shape) > 1:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -31,11 +32,11 @@ class Recorder(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One training run of :data:`STEPS` steps on ``device``, and what comes after them.
+    """One training run on ``device``, and what comes after them.
 
     ``last_sizes`` are the images of each micro-batch of an epoch's last step, where one is asked for;
     ``eval_sizes`` those of the batches of an evaluation, ``steps_after`` the training steps behind it.
-    ``checkpoint`` is the state of an optimizer, on the host, with which the run begins.
+    ``checkpoint`` is the state of an optimizer, on the host, with which a run of ``num_steps`` begins.
     """
 
     settings: TrainSettings
@@ -46,6 +47,7 @@ class Job:
     eval_sizes: tuple[int, ...] = ()
     steps_after: int = 0
     checkpoint: dict[str, Any] | None = None
+    num_steps: int = STEPS
 
     @property
     def model(self) -> nn.Module:
@@ -61,16 +63,15 @@ class Job:
         return torch.amp.GradScaler("cpu", enabled=self.settings.precision == "fp16")
 
     def inference(self) -> AbstractContextManager[Any]:
-        """``torch.inference_mode``; where operators are watched, ``no_grad``: the same allocations, but each operator
-        is seen in its parts."""
-        return torch.no_grad()
+        """``torch.inference_mode``; where operators are watched, :func:`watched_inference`."""
+        return watched_inference()
 
     def schedule(self) -> list[tuple[int, ...]]:
         """The images of every micro-batch, step by step; an evaluation has none."""
         whole = (self.settings.bs,) * self.settings.accum
         last = [self.last_sizes] if self.last_sizes else []
         evaluation: list[tuple[int, ...]] = [()] if self.eval_sizes else []
-        return [*[whole] * STEPS, *last, *evaluation, *[whole] * self.steps_after]
+        return [*[whole] * self.num_steps, *last, *evaluation, *[whole] * self.steps_after]
 
     def batch(self, size: int) -> tuple[Tensor, Tensor | None]:
         """Images and labels as the data loader hands them to the device; no labels for a model with its own loss."""
@@ -101,6 +102,21 @@ class Job:
             self.optimizer.zero_grad()
         if chosen == "keep" and when == "after-step":
             self.optimizer.zero_grad(set_to_none=False)
+
+
+@contextmanager
+def watched_inference() -> Iterator[None]:
+    """``no_grad`` for ``inference_mode``: the same allocations, but each operator is seen in its parts.
+
+    Autocast keeps no copies of weights in inference mode (torch 2.14, ATen/autocast_mode.cpp, ``cached_cast``).
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 def backward(loss: Any) -> None:

@@ -78,7 +78,7 @@ def _prediction_step(job: Job, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Te
 
 def _pad_across_processes(logits: Tensor) -> None:
     """accelerate asks every process for the shape; labels have no second dimension to ask for."""
-    torch.tensor(logits.shape, device=logits.device)[None]
+    torch.zeros(logits.dim(), dtype=torch.int64, device=logits.device)[None]
 
 
 def _add(kept: Tensor | None, new: Tensor) -> Tensor:
