@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
+from .errors import InvalidRequest
 from .settings import TrainSettings
 from .units import DType
 
@@ -63,6 +64,8 @@ def with_loader(settings: TrainSettings) -> TrainSettings:
     """``settings`` with the loop's own data loader where the user left it open."""
     loader = LOADERS[settings.loop]
     workers = loader.workers if settings.workers is None else settings.workers
+    if settings.prefetch is not None and not workers:
+        raise InvalidRequest("prefetch needs workers that make batches ahead; add --workers 2")
     return dataclasses.replace(
         settings,
         workers=workers,
@@ -85,7 +88,7 @@ def loader_bytes(batch_bytes: int, workers: int, prefetch: int, *, pinned: bool)
 def pinned_bytes(sizes: Iterable[int], workers: int, prefetch: int) -> int:
     """Page-locked blocks for the tensors of a batch, a power of two each (ATen/core/CachingHostAllocator.h), at most.
 
-    Every batch that the workers have made is pinned, and the one that the loop has been handed; they are never unpinned.
+    Every batch that the workers have made is pinned, and the one that the loop has been handed; none is unpinned.
     """
     return sum(1 << (size - 1).bit_length() for size in sizes) * (workers * prefetch + 1)
 
@@ -96,9 +99,7 @@ def safetensors_bytes(tensors: Sequence[Named]) -> int:
     for name, shape, dtype in sorted(tensors, key=lambda tensor: (-tensor[2].size, tensor[0])):
         stop = start + prod(shape) * dtype.size
         dims = ",".join(map(str, shape))
-        entries.append(
-            f'"{name}":{{"dtype":"{_SAFETENSORS[dtype]}","shape":[{dims}],"data_offsets":[{start},{stop}]}}'
-        )
+        entries.append(f'"{name}":{{"dtype":"{_SAFETENSORS[dtype]}","shape":[{dims}],"data_offsets":[{start},{stop}]}}')
         start = stop
     header = len("{" + ",".join(entries) + "}")
     return 8 + -(-header // 8) * 8 + start
@@ -125,9 +126,7 @@ def torch_save_bytes(stem: str, storages: Iterable[int], pickle_bytes: int = 0) 
     return at + directory + 98  # both end-of-directory records and their locator
 
 
-def weights_of(
-    library: str, loop: str, parameters: Iterable[Named], buffers: Iterable[Named]
-) -> list[Named]:
+def weights_of(library: str, loop: str, parameters: Iterable[Named], buffers: Iterable[Named]) -> list[Named]:
     """The tensors of ``state_dict()``: parameters and persistent buffers.
 
     timm's and transformers' buffers are not persistent but for a batch norm's statistics; torchvision's are. The

@@ -41,12 +41,22 @@ class Kernels:
         return 32 * 2**20 if 9 <= self.gpu.capability[0] <= 12 else 8_519_680
 
     def attention(
-        self, dtype: DType, head_dim: int, dropout: float, *, masked: bool = False, dense: bool = True
+        self,
+        dtype: DType,
+        head_dim: int,
+        dropout: float,
+        *,
+        masked: bool = False,
+        learnt: bool = True,
+        dense: bool = True,
     ) -> str:
-        """The kernel that runs (sdp_utils.cpp): flash, efficient, cudnn or math; a mask leaves efficient and math, and
-        so do queries, keys or values whose last dimension is not dense leave math."""
+        """The kernel that runs (sdp_utils.cpp): flash, efficient, cudnn or math.
+
+        A mask leaves efficient and math, and cudnn if it is not ``learnt`` (no gradient is wanted of it); queries, keys
+        or values whose last dimension is not dense leave math.
+        """
         if masked:
-            return self._masked(dtype, head_dim)
+            return self._masked(dtype, head_dim, learnt)
         if not dense:
             return self._strided()
         if self.sdpa_kernel != "auto":
@@ -57,8 +67,10 @@ class Kernels:
             return "flash"
         return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
 
-    def _masked(self, dtype: DType, head_dim: int) -> str:
+    def _masked(self, dtype: DType, head_dim: int, learnt: bool) -> str:
         if self.sdpa_kernel == "auto":
+            if not learnt and self.gpu.capability in _PREFER_CUDNN and self._cudnn_ok(dtype, head_dim):
+                return "cudnn"
             return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
         if self.sdpa_kernel == "flash":
             raise InvalidRequest("flash attention takes no mask; leave out --sdpa-kernel")

@@ -60,7 +60,9 @@ def followed_by(ledger: Ledger, source: Ledger, first: int) -> Ledger:
     def placed(event: int) -> int:
         return event - first + start - sum(place < event - first for place in gone)
 
-    phases = [phase for phase, (_, event) in enumerate(source.phases) if event >= first and phase >= _phase_at(source, first)]
+    phases = [
+        phase for phase, (_, event) in enumerate(source.phases) if event >= first and phase >= _phase_at(source, first)
+    ]
     return dataclasses.replace(
         ledger,
         bytes=(*ledger.bytes, *source.bytes[oldest:]),
@@ -88,5 +90,6 @@ def _ranked(ledger: Ledger, stop: int) -> dict[tuple[int, str, str, int], int]:
     for i in sorted((event for event in events if event >= 0 and event not in dead), reverse=True):
         like = ledger.bytes[i], ledger.kinds[i], ledger.layers[i]
         counts[like] = counts.get(like, 0) + 1
-        ranked[(*like, counts[like])] = i
+        place = (*like, counts[like])
+        ranked[place] = i
     return ranked

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from itertools import accumulate
 
-from .ledger import Ledger, followed_by, with_last_step_again
+from .ledger import Ledger, followed_by
 from .loops import LOOPS
 from .settings import TrainSettings
 from .step import Step

@@ -42,21 +42,28 @@ def play_settings(settings: TrainSettings) -> Estimate:
     device = device_of(settings)
     played = Played(plan, settings, device.gpu, device.allocator)
     fits, reserved = verdict(device, played.runs)
+    phases = _phases(played)
+    left_out = scope.not_modelled(
+        settings, evaluation=phases["evaluation"] is not None, resume=phases["resume"] is not None
+    )
     return Estimate(
         request=_request(settings, plan, played.step),
         model=_model_info(plan, played.step),
         peak=_peak(played, device, reserved),
         at_peak=_by_kind(played, played.allocated.event),
         at_tensor_peak=_by_kind(played, played.tensors.event),
-        phases=_phases(played),
+        phases=phases,
         states=_states(played),
         scaling=_scaling(played, plan, settings, device),
         layers=_layers(played),
         host=_host(played, plan, settings),
         verdict=fits,
         assumptions=(*scope.assumptions(settings, plan, device.gpu.capability), *plan.assumptions),
-        not_modelled=(*scope.NOT_MODELLED, *plan.not_modelled, *played.step.optimizer.not_modelled),
-        warnings=scope.warnings(settings, plan, device.gpu.capability),
+        not_modelled=(*left_out, *plan.not_modelled, *played.step.optimizer.not_modelled),
+        warnings=(
+            *scope.warnings(settings, plan, device.gpu.capability),
+            *scope.phase_warnings(phases, played.allocated.total_bytes),
+        ),
     )
 
 
@@ -113,9 +120,7 @@ def _by_kind(played: Played, event: int) -> Mapping[str, int]:
 
 
 def _phases(played: Played) -> Mapping[str, PhasePeak | None]:
-    known: dict[str, PhasePeak | None] = {
-        name: _phase([s for s in played.steady if s.name == name]) for name in PHASES
-    }
+    known: dict[str, PhasePeak | None] = {name: _phase([s for s in played.steady if s.name == name]) for name in PHASES}
     others = {
         "first_step": played.first_step,
         "evaluation": played.evaluation,

@@ -7,8 +7,8 @@ from .device import Run, run_of
 from .families import Plan
 from .kernels import Gpu, Kernels
 from .ledger import with_last_step_again
-from .optimizers import LOADED_AS_MADE
 from .loops import LOOPS, begin
+from .optimizers import LOADED_AS_MADE
 from .phases import continued, resumed
 from .settings import TrainSettings
 from .step import Step

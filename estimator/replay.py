@@ -15,7 +15,7 @@ class Replay:
     """``blocks[i]`` is the size of the block that allocation ``i`` got: rounded up, and with what was not split off.
 
     ``reserved_bytes`` is the most that segments ever took. ``failed`` is the event that ran out of memory, None where
-    everything fitted; what comes after it did not happen. ``reserved_at`` is the most up to each of the events asked for.
+    everything fitted; what comes after it did not happen. ``reserved_at`` is the most up to each event asked for.
     """
 
     blocks: tuple[int, ...]

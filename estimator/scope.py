@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from .errors import InvalidRequest, NotModelled
 from .families import Plan
 from .loops import LOOPS
 from .optimizers import OPTIMIZERS
+from .result import PhasePeak
 from .settings import TrainSettings
 from .step import PARAMETER_DTYPES
-from .units import DType
+from .units import DType, format_bytes
 
-__all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "warnings"]
+__all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "not_modelled", "phase_warnings", "warnings"]
 
-NOT_MODELLED = (
-    "cuDNN's own workspaces for convolutions",
-    "evaluation and resuming from a checkpoint",
-)
+NOT_MODELLED = ("cuDNN's own workspaces for convolutions",)
 
 #: A setting, the value that is modelled, and what to do about any other.
 _ONLY = (
@@ -61,6 +61,15 @@ def check_blocks(settings: TrainSettings, plan: Plan) -> None:
             )
 
 
+def not_modelled(settings: TrainSettings, *, evaluation: bool, resume: bool) -> tuple[str, ...]:
+    """What is left out; ``evaluation`` and ``resume`` say whether these are known."""
+    return (
+        *NOT_MODELLED,
+        *([] if evaluation else ["evaluation: nn.MultiheadAttention then runs a fused kernel of its own"]),
+        *([] if resume else [f"resuming from a checkpoint: how {settings.optim} loads its state"]),
+    )
+
+
 _ATTENTION = {
     "sdpa": "fused scaled_dot_product_attention",
     "eager": "eager attention",
@@ -74,6 +83,10 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
         LOOPS[settings.loop].assumption,
         f"optimizer {settings.optim}: {OPTIMIZERS[settings.optim or ''].source}",
         "a steady-state step (the third): optimizer state exists",
+        f"evaluation of {settings.eval_samples} images in batches of {settings.eval_bs} (--eval-samples, --eval-bs), "
+        f"{LOOPS[settings.loop].evaluation}",
+        f"{settings.workers} data loader workers, {'pinned' if settings.pin_memory else 'pageable'} memory; "
+        "a checkpoint is the model and the optimizer",
         f"{_ATTENTION[plan.attn]}; CUDA kernels of torch 2.14 on compute capability {sm[0]}.{sm[1]}",
         *([f"a classifier of {settings.num_classes} classes"] if plan.head else []),
     )
@@ -97,3 +110,20 @@ def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[
                 f"{pixels - rest} and {pixels - rest + step} are"
             )
     return tuple(found)
+
+
+#: A phase that can need more than a training step, and what makes it smaller.
+_LARGER = {
+    "evaluation": "--eval-bs and, for what piles up, --eval-accum make it smaller",
+    "resume": "a first run would not show it",
+    "first_step": "later steps need less",
+}
+
+
+def phase_warnings(phases: Mapping[str, PhasePeak | None], peak_bytes: int) -> Iterator[str]:
+    """The phases that need more than a steady step does."""
+    for name, advice in _LARGER.items():
+        phase = phases[name]
+        if phase is not None and phase.allocated_bytes is not None and phase.allocated_bytes > peak_bytes:
+            needed = format_bytes(phase.allocated_bytes)
+            yield f"{name.replace('_', ' ')} needs more than a steady step: {needed} allocated; {advice}"

@@ -38,7 +38,17 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "offload": get_args(Offload),
 }
 
-_AT_LEAST_ONE = ("bs", "accum", "patch", "window", "dim", "depth", "heads", "num_classes", "gpus", "lora_rank") + (
+_AT_LEAST_ONE = (
+    "bs",
+    "accum",
+    "patch",
+    "window",
+    "dim",
+    "depth",
+    "heads",
+    "num_classes",
+    "gpus",
+    "lora_rank",
     "eval_bs",
     "eval_samples",
     "eval_accum",
@@ -56,6 +66,9 @@ _TEXTS = {
     "memory": "24GiB",
     "alloc_conf": "expandable_segments:True",
 }
+
+#: Switches that are the loop's own where they are left open.
+_SWITCHES = ("pin_memory",)
 
 _RESOLUTION = re.compile(r"(\d+)(?:x(\d+))?")
 
@@ -141,6 +154,8 @@ class TrainSettings:
         _check_ratio("mlp_ratio", self.mlp_ratio)
         if self.checkpoint_layers is not None and not self.grad_checkpointing:
             raise InvalidRequest("checkpoint_layers needs gradient checkpointing; add --grad-checkpointing")
+        if self.eval_accum is not None and self.loop != "trainer":
+            raise InvalidRequest(f"eval_accum is Trainer's; the {self.loop} loop lets nothing pile up: leave it out")
         if self.lora_rank is not None and self.train != "lora":
             raise InvalidRequest("lora_rank needs --train lora")
 
@@ -173,7 +188,7 @@ def _check_type(name: str, value: object, default: object) -> None:
     """What has a default is never None; switches are booleans, names are text."""
     if value is None and default is not None:
         raise InvalidRequest(f"{name} None is not valid; leave it out for {default!r}")
-    if isinstance(default, bool) and not isinstance(value, bool):
+    if (isinstance(default, bool) or (name in _SWITCHES and value is not None)) and not isinstance(value, bool):
         raise InvalidRequest(f"{name} {value!r} is not valid; it must be True or False")
     if name in _TEXTS and value is not None and not isinstance(value, str):
         raise InvalidRequest(f"{name} {value!r} is not valid; write it as text, such as {_TEXTS[name]!r}")

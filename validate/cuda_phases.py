@@ -1,4 +1,4 @@
-"""What comes besides steady steps, on a CUDA device: a smaller last step, evaluation, training again, and a resumed run.
+"""What comes besides steady steps, on a CUDA device: a smaller last step, evaluation, more training, a resumed run.
 
 Needs what :mod:`vitmem.validate.cuda` needs, and is a process's first work for the same reason.
 """

@@ -23,9 +23,9 @@ from .build import build_model, named_refusals
 from .caches import forget_cached_tensors
 from .events import Allocation, Span, peak_within
 from .loops import LOOPS, Job
-from .phases import eval_sizes, last_sizes, on_host
 from .measurement import Measurement
 from .optim import make_optimizer
+from .phases import eval_sizes, last_sizes, on_host
 from .summary import summarise
 from .watch import Watch
 
@@ -97,9 +97,7 @@ def _followed(settings: TrainSettings, checkpoint: dict[str, Any] | None) -> Wat
     optimizer = make_optimizer(settings, built.model)
     watch = Watch(built, optimizer)
     semantics = CudaSemantics(watch.tracker, SdpaChoice(kernel=settings.sdpa_kernel))
-    job = Job(
-        settings=settings, built=built, optimizer=optimizer, device=DEVICE, checkpoint=checkpoint, num_steps=1
-    )
+    job = Job(settings=settings, built=built, optimizer=optimizer, device=DEVICE, checkpoint=checkpoint, num_steps=1)
     with named_refusals(settings, "trained"), watch.tracker, semantics.active():
         LOOPS[settings.loop](job, watch)
     return watch

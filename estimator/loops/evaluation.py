@@ -188,7 +188,9 @@ def trainer(step: Step, predict: Predict) -> None:
             names.update(losses=loss, logits=logits, labels=inputs[1])
             losses = Tensor.empty(run, (batch_size,), loss.dtype)  # repeated, and cut to the last batch's size
             names["losses"] = losses
-            new = [losses.alias((part.size,), (1,))] + ([logits, inputs[1]] if logits is not None and inputs[1] is not None else [])
+            new = [losses.alias((part.size,), (1,))] + (
+                [logits, inputs[1]] if logits is not None and inputs[1] is not None else []
+            )
             del loss, losses, logits, inputs
             _add(kept, new)
             del new

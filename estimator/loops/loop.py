@@ -14,8 +14,9 @@ __all__ = ["Loop", "begin", "named", "scaled_update", "update"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """``begin`` makes what the loop's names hold before the first step, ``play`` is one step, ``evaluate`` an evaluation.
+    """``begin`` makes what the loop's names hold before the first step, ``play`` is one step.
 
+    ``evaluate`` is an evaluation between two steps, of which ``evaluation`` says how it is done.
     ``no_decay`` tells the parameters of the group without weight decay; without it there is one group.
     """
 
@@ -27,6 +28,7 @@ class Loop:
     weight_decay: bool = False
     no_decay_first: bool = False
     assumption: str
+    evaluation: str
 
 
 def begin(step: Step, loop: Loop) -> None:

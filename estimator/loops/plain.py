@@ -45,4 +45,5 @@ PLAIN = Loop(
     play=_play,
     evaluate=evaluation.plain,
     assumption="a plain PyTorch loop: x, y, out and loss stay bound until they are bound again",
+    evaluation="in a function with names of its own under no_grad; the training's names stay bound",
 )

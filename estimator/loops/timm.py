@@ -76,4 +76,5 @@ TIMM = Loop(
     weight_decay=True,
     no_decay_first=True,
     assumption="timm 1.0.31 train.py --amp: two batches on the GPU, label smoothing 0.1, no clipping",
+    evaluation="by train.py's validate: a loader of its own, inference_mode, nothing kept",
 )

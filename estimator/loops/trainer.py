@@ -68,7 +68,7 @@ def _evaluate(step: Step) -> None:
 
 
 def _predict(step: Step, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """``prediction_step``: the mean of a loss of one number is a copy; a model with its own loss is asked for no more."""
+    """``prediction_step``: the mean of one loss is a copy; a model with its own is asked for no more."""
     takes = step.model.takes_loss_kwargs and y is not None
     num_items = step.num_items(x.shape[:1]) if takes else None
 
@@ -112,4 +112,5 @@ TRAINER = Loop(
     evaluate=_evaluate,
     no_decay=_no_decay,
     assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",
+    evaluation="of which losses, logits and labels stay on the GPU for compute_metrics (a model's own loss: losses)",
 )

@@ -29,10 +29,14 @@ def scaled_dot_product_attention(
     lower_mask = None if mask is None else cast_to_lower(mask)
     lower_v, lower_k, lower_q = cast_to_lower(v), cast_to_lower(k), cast_to_lower(q)
     dense = lower_q.strides[-1] == lower_k.strides[-1] == lower_v.strides[-1] == 1
-    kernel = q.run.kernels.attention(lower_q.dtype, lower_q.shape[-1], rate, masked=mask is not None, dense=dense)
+    learnt = lower_mask is not None and lower_mask.requires_grad
+    kernel = q.run.kernels.attention(
+        lower_q.dtype, lower_q.shape[-1], rate, masked=mask is not None, learnt=learnt, dense=dense
+    )
     q.run.attention_kernel = kernel if q.run.attention_kernel in {None, kernel} else "auto"  # a mixture
     if lower_mask is not None:
-        return (_math if kernel == "math" else _efficient)(lower_q, lower_k, lower_v, rate, lower_mask)
+        masked = {"math": _math, "cudnn": _cudnn, "efficient": _efficient}[kernel]
+        return masked(lower_q, lower_k, lower_v, rate, lower_mask)
     return _KERNELS[kernel](lower_q, lower_k, lower_v, rate)
 
 
@@ -165,12 +169,14 @@ def _row_sums(out: Tensor) -> list[Storage]:
     return contiguous_delta
 
 
-def _cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
-    """cuDNN attention (aten/src/ATen/native/cudnn/MHA.cpp, torch 2.14): as flash, with a log-sum-exp [B, H, N, 1]."""
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None = None) -> Tensor:
+    """cuDNN attention (aten/src/ATen/native/cudnn/MHA.cpp, torch 2.14): as flash, with a log-sum-exp [B, H, N, 1] where
+    a gradient is wanted."""
     run = q.run
     batch, heads, tokens, dim = q.shape
     out = _empty_like_bnhd(q)
-    lse = Tensor.empty(run, (batch, heads, tokens, 1), DType.float32)
+    trained = run.grad_enabled and (q.requires_grad or k.requires_grad or v.requires_grad)
+    lse = Tensor.empty(run, (batch, heads, tokens if trained else 0, 1), DType.float32)
     seed = Tensor.empty(run, (), DType.int64)
     offset = Tensor.empty(run, (), DType.int64)
 
@@ -180,7 +186,8 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
         del workspace
         return grads_qkv
 
-    return record(out, (q, k, v), backward, (q, k, v, out, lse, seed, offset))
+    saved = (q, k, v, out, lse, seed, offset)
+    return record(out, (q, k, v), backward, saved if mask is None else (*saved, mask))
 
 
 def _math(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None = None) -> Tensor:

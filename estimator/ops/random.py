@@ -36,7 +36,10 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def bernoulli_scale(x: Tensor) -> Tensor:
-    """Stochastic depth: ``x * mask`` with one random number per image, of x's type, which is saved; nothing in evaluation."""
+    """Stochastic depth: ``x * mask`` with one random number per image, of x's type, which is saved.
+
+    In evaluation it is the input.
+    """
     if not x.run.training:
         return x
     mask = Tensor.empty(x.run, (x.shape[0], *(1,) * (len(x.shape) - 1)), x.dtype)

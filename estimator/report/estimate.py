@@ -16,6 +16,10 @@ PHASES: Mapping[str, str] = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer_step": "the optimizer step",
+    "evaluation": "an evaluation",
+    "resume": "a run from a checkpoint",
+    "last_batch": "an epoch's last step",
+    "training": "training",
 }
 
 _FIGURES = (
@@ -31,7 +35,14 @@ def estimate_report(estimate: Estimate) -> Report:
     return Report(
         headline=_headline(estimate),
         subtitle=_subtitle(estimate),
-        tables=(_figures(estimate), _at_peak(estimate), _phases(estimate), _states(estimate), _layers(estimate.layers)),
+        tables=(
+            _figures(estimate),
+            _at_peak(estimate),
+            _phases(estimate),
+            _states(estimate),
+            *([] if estimate.host is None else [_host(estimate.host)]),
+            _layers(estimate.layers),
+        ),
         notes=(
             Notes(title="Warnings", lines=estimate.warnings),
             Notes(title="Assumptions", lines=estimate.assumptions),
@@ -140,9 +151,28 @@ def _phases(estimate: Estimate) -> Table:
     )
     rows: list[tuple[Cell, ...]] = []
     for name, phase in estimate.phases.items():
+        if phase is None and name == "last_batch":
+            continue  # nobody asked for one
         figures = (None, None) if phase is None else (phase.tensor_bytes, phase.allocated_bytes)
         rows.append((words(name), *figures))
     return Table(name="phases", title="Largest moment of each phase", columns=columns, rows=tuple(rows))
+
+
+_HOST = (
+    ("pinned by the data loader", "pinned_bytes"),
+    ("data loader's batches and samples", "dataloader_bytes"),
+    ("offloaded", "offload_bytes"),
+    ("copies while a checkpoint is saved", "saving_bytes"),
+    ("a checkpoint on disk", "checkpoint_disk_bytes"),
+)
+
+
+def _host(host: Mapping[str, int]) -> Table:
+    columns = (Column(name="what"), Column(name="bytes", kind="bytes"))
+    rows: tuple[tuple[Cell, ...], ...] = tuple((label, host.get(name)) for label, name in _HOST)
+    return Table(
+        name="host", title="Host memory and disk", columns=columns, rows=rows, note="Memory: at most, per GPU."
+    )
 
 
 def _states(estimate: Estimate) -> Table:

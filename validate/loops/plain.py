@@ -57,7 +57,7 @@ def _evaluate(job: Job, recorder: Recorder) -> None:
                     x, y = job.batch(size)
                 with job.autocast():
                     if y is None:
-                        loss = job.model(x).loss  # noqa: F841
+                        loss = job.model(x).loss
                         continue
                     out = job.model(x)
                     out = getattr(out, "logits", out)

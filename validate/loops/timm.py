@@ -33,7 +33,12 @@ def run_timm(job: Job, recorder: Recorder) -> None:
 
 
 def _train_one_epoch(
-    job: Job, recorder: Recorder, scaler: torch.amp.GradScaler, loader: Any, steps: Sequence[tuple[int, ...]], first: int
+    job: Job,
+    recorder: Recorder,
+    scaler: torch.amp.GradScaler,
+    loader: Any,
+    steps: Sequence[tuple[int, ...]],
+    first: int,
 ) -> None:
     job.model.train()
     batches = iter(loader)
@@ -104,7 +109,7 @@ def _validate_batches(job: Job, recorder: Recorder, loader: Any) -> None:
                 output = getattr(output, "logits", output)
                 loss = F.cross_entropy(output, target)
         if not job.built.own_loss:
-            acc1, acc5 = accuracy(output, target, topk=(1, 5))  # noqa: F841
+            percentages = accuracy(output, target, topk=(1, 5))  # noqa: F841
         reduced_loss = loss.data  # noqa: F841
 
 
