@@ -20,5 +20,6 @@ OPTIMIZERS: dict[str, Optimizer] = (
     | refused.ROWS
 )
 
-#: Those whose ``load_state_dict`` is torch's, so that a resumed state is what the first step would have made.
-LOADED_AS_MADE = frozenset({*torch_optim.ROWS, *adafactor.ROWS, *schedulefree.ROWS, "lion"})
+#: Those of which a resumed state is what the first step would have made. NAdam's ``mu_product`` leaves the host when it
+#: is loaded, and what is not torch's may load otherwise.
+LOADED_AS_MADE = frozenset({*torch_optim.ROWS, "lion"} - {"nadam"})

@@ -16,7 +16,7 @@ CASES: list[dict[str, Any]] = [
     {"model": TIMM, "bs": 1, "depth": 1, "eval_bs": 4, "num_classes": 3, "loop": "timm"},
     {"model": "facebook/vit-mae-base", "bs": 1, "depth": 1, "eval_bs": 4, "eval_samples": 30},
     # nothing is dropped in an evaluation, and nothing is recomputed
-    {"model": TIMM, "bs": 1, "depth": 2, "loop": "plain", "eval_bs": 4, "dropout": 0.1, "drop_path": 0.2, "attn": "eager"},
+    {"model": TIMM, "bs": 1, "depth": 2, "loop": "plain", "eval_bs": 4, "dropout": 0.1, "attn": "eager"},
     {"model": TIMM, "bs": 1, "depth": 2, "loop": "timm", "eval_bs": 4, "patch_drop": 0.5, "grad_checkpointing": True},
     {"model": "eva02_tiny_patch14_224", "bs": 1, "depth": 2, "eval_bs": 4, "patch_drop": 0.5},
     {"model": "facebook/dinov2-small", "bs": 1, "depth": 2, "eval_bs": 4, "drop_path": 0.2, "zero_grad": "keep"},

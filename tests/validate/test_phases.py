@@ -18,7 +18,7 @@ TINY = {"model": "vit_tiny_patch16_224", "depth": 1, "bs": 2}
 CASES = [
     *({**TINY, "loop": loop, "precision": precision}
       for loop in ("trainer", "plain", "timm") for precision in ("fp16", "bf16", "pure-bf16")),
-    *({**TINY, "loop": "plain", "optim": optim} for optim in sorted(LOADED_AS_MADE) if "schedule" not in optim),
+    *({**TINY, "loop": "plain", "optim": optim} for optim in sorted(LOADED_AS_MADE)),
     {**TINY, "freeze_layers": 1, "accum": 2},
     {**TINY, "train": "linear-probe", "zero_grad": "keep"},
     {"model": "facebook/vit-mae-base", "depth": 1, "bs": 1},
