@@ -65,6 +65,11 @@ _SETTINGS: Mapping[str, str] = {
     "per_device_train_batch_size": "bs",
     "gradient_accumulation_steps": "accum",
     "optim": "optim",
+    "per_device_eval_batch_size": "eval_bs",
+    "eval_accumulation_steps": "eval_accum",
+    "dataloader_num_workers": "workers",
+    "dataloader_prefetch_factor": "prefetch",
+    "dataloader_pin_memory": "pin_memory",
     "torch_compile": "compile",
 }
 

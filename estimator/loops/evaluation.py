@@ -86,18 +86,19 @@ def plain(step: Step) -> None:
             batch = dict(zip(("x", "y"), step.batch(part.size)))
             names.update(batch)
             del batch
-            x, y = names["x"], names["y"]
-            with step.autocast():
-                if step.model.own_loss:
-                    names["loss"] = step.model(x)[0]
-                else:
-                    assert y is not None
-                    names["out"] = out = step.model(x)
-                    names["loss"] = ops.cross_entropy(out, y)
-                    del out
-            del x, y
-            if not step.model.own_loss:
-                _count_correct(step, part.size)
+            _evaluate_batch(step, names)
+
+
+def _evaluate_batch(step: Step, names: dict[str, Tensor | None]) -> None:
+    x, y = names["x"], names["y"]
+    with step.autocast():
+        if y is None:
+            names["loss"] = step.model(x)[0]
+            return
+        names["out"] = out = step.model(x)
+        names["loss"] = ops.cross_entropy(out, y)
+    del out
+    _count_correct(step, y.shape[0])
 
 
 def _count_correct(step: Step, size: int) -> None:
@@ -127,7 +128,9 @@ def timm(step: Step) -> None:
 
 
 def _validate_batch(step: Step, names: dict[str, object]) -> None:
-    x, y = names["batch"]  # type: ignore[misc]
+    batch = names["batch"]
+    assert isinstance(batch, tuple)
+    x, y = batch
     with step.autocast():
         if step.model.own_loss:
             names["loss"] = step.model(x)[0]

@@ -95,8 +95,9 @@ def _validate(job: Job, recorder: Recorder) -> None:
 
 
 def _validate_batches(job: Job, recorder: Recorder, loader: Any) -> None:
-    from timm.utils.metrics import accuracy
+    from timm.utils import metrics
 
+    accuracy: Any = metrics.accuracy
     batches = iter(loader)
     for _ in job.eval_sizes:
         with recorder.inputs():

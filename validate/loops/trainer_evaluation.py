@@ -42,7 +42,7 @@ def _evaluation_loop(job: Job, recorder: Recorder) -> None:
         losses, logits, labels = _prediction_step(job, inputs)
         losses = losses.repeat(batch_size)[:size]
         all_losses = _add(all_losses, losses)
-        if logits is not None:
+        if logits is not None and labels is not None:
             _pad_across_processes(logits)
             all_preds = _add(all_preds, logits)
             all_labels = _add(all_labels, labels)
