@@ -62,7 +62,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
         not_modelled=(*left_out, *plan.not_modelled, *played.step.optimizer.not_modelled),
         warnings=(
             *scope.warnings(settings, plan, device.gpu.capability),
-            *scope.phase_warnings(phases, played.allocated.total_bytes),
+            *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
     )
 

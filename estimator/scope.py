@@ -121,9 +121,9 @@ _LARGER = {
 
 
 def phase_warnings(phases: Mapping[str, PhasePeak | None], peak_bytes: int) -> Iterator[str]:
-    """The phases that need more than a steady step does."""
+    """The phases whose tensors need more than those of a steady step, whose peak is ``peak_bytes``."""
     for name, advice in _LARGER.items():
         phase = phases[name]
-        if phase is not None and phase.allocated_bytes is not None and phase.allocated_bytes > peak_bytes:
-            needed = format_bytes(phase.allocated_bytes)
-            yield f"{name.replace('_', ' ')} needs more than a steady step: {needed} allocated; {advice}"
+        if phase is not None and phase.tensor_bytes > peak_bytes:
+            needed = format_bytes(phase.allocated_bytes or phase.tensor_bytes)
+            yield f"{name.replace('_', ' ')} needs more than a steady step: {needed}; {advice}"

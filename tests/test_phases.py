@@ -13,6 +13,7 @@ from vitmem.loops import evaluation
 from vitmem.phases import last_sizes
 from vitmem.pipeline import resolved
 from vitmem.play import Played
+from vitmem.report.estimate import estimate_report
 from vitmem.settings import TrainSettings
 from vitmem.timeline import phase_summaries
 
@@ -128,3 +129,17 @@ def test_what_is_freed_of_an_earlier_step_has_the_same_rank_from_the_youngest_on
     lonely = Ledger(bytes=(8,), kinds=("inputs",), layers=("model",), events=(0,), phases=(("setup", 0),))
     assert followed_by(lonely, source, 2).events == (0, 1)
     assert followed_by(source, source, 2).events == (0, 1, 2, ~0, 3, ~1)
+
+
+def test_the_report_says_which_phase_needs_the_most():
+    asked = {"model": "WinKawaks/vit-tiny-patch16-224", "depth": 2, "bs": 1, "gpu": "t4"}
+    report = estimate_report(vitmem.estimate(**asked, eval_bs=64))
+    lines = " ".join(report.subtitle)
+    assert "An evaluation needs more: " in lines
+    assert "The most is reserved in an evaluation." in lines
+    rows = {name: [row[0] for row in table.rows] for table in report.tables for name in [table.name]}
+    assert "evaluation" in rows["phases"]
+    assert "last batch" not in rows["phases"]
+    assert "a checkpoint on disk" in rows["host"]
+    quiet = " ".join(estimate_report(vitmem.estimate(**asked | {"bs": 64}, eval_bs=1)).subtitle)
+    assert "needs more" not in quiet

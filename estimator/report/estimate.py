@@ -17,6 +17,7 @@ PHASES: Mapping[str, str] = {
     "backward": "the backward pass",
     "optimizer_step": "the optimizer step",
     "evaluation": "an evaluation",
+    "first_step": "the first step",
     "resume": "a run from a checkpoint",
     "last_batch": "an epoch's last step",
     "training": "training",
@@ -77,6 +78,7 @@ def _subtitle(estimate: Estimate) -> tuple[str, ...]:
         scaling = estimate.scaling
         fixed, slope = format_bytes(scaling.fixed_bytes), format_bytes(scaling.bytes_per_image)
         lines.append(f"Near this batch: {fixed} + {slope} per image.")
+    lines += _larger(estimate)
     if estimate.verdict is not None:
         lines.append(_verdict(estimate.verdict))
     return tuple(lines)
@@ -96,7 +98,23 @@ def request_line(estimate: Estimate) -> str:
     return ", ".join(parts)
 
 
+def _larger(estimate: Estimate) -> Iterator[str]:
+    """The phases beside the steady step that need more than it does."""
+    for name in ("first_step", "evaluation", "resume"):
+        phase = estimate.phases.get(name)
+        if phase is not None and phase.tensor_bytes > estimate.peak.tensor_bytes:
+            needed = phase.tensor_bytes if phase.allocated_bytes is None else phase.allocated_bytes
+            yield f"{phase_name(name).capitalize()} needs more: {format_bytes(needed)}."
+
+
 def _verdict(verdict: Mapping[str, object]) -> str:
+    """One sentence, and which phase it is that decided, where it is not training."""
+    phase = verdict.get("phase")
+    decided = f" The most is reserved in {phase_name(phase)}." if isinstance(phase, str) and phase != "training" else ""
+    return _fits(verdict) + decided
+
+
+def _fits(verdict: Mapping[str, object]) -> str:
     gpu, headroom = verdict.get("gpu") or "the given memory", verdict.get("headroom_bytes")
     known = isinstance(headroom, int)
     amount = format_bytes(abs(headroom)) if isinstance(headroom, int) else ""
