@@ -89,8 +89,9 @@ def pinned_bytes(sizes: Iterable[int], workers: int, prefetch: int) -> int:
     """Page-locked blocks for the tensors of a batch, a power of two each (ATen/core/CachingHostAllocator.h), at most.
 
     Every batch that the workers have made is pinned, and the one that the loop has been handed; none is unpinned.
+    Without workers, the block of one batch is not free yet when the next is pinned.
     """
-    return sum(1 << (size - 1).bit_length() for size in sizes) * (workers * prefetch + 1)
+    return sum(1 << (size - 1).bit_length() for size in sizes) * (max(workers * prefetch, 1) + 1)
 
 
 def safetensors_bytes(tensors: Sequence[Named]) -> int:
