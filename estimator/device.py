@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .allocator import AllocatorConfig
 from .errors import InvalidRequest
+from .generations import Torch
 from .kernels import Gpu
 from .replay import Replay, replay
 from .units import parse_bytes
@@ -49,7 +50,7 @@ def device_of(settings: TrainSettings) -> Device:
         name=settings.memory if row is None else row.name,
         gpu=Gpu() if row is None else row.kernel_view,
         total_bytes=total,
-        context=context_of(row),
+        context=context_of(row, lazy=Torch.parse(settings.torch).has("lazy_modules")),
         allocator=dataclasses.replace(allocator, device_bytes=total),
     )
 

@@ -18,6 +18,7 @@ __all__ = [
     "Loader",
     "host_bytes",
     "loader_bytes",
+    "not_modelled",
     "pinned_bytes",
     "safetensors_bytes",
     "torch_save_bytes",
@@ -58,6 +59,7 @@ _SAFETENSORS = {
     DType.uint8: "U8",
 }
 _LABEL_BYTES = 8
+_TARGET_BYTES = 4  # of a class, with mixup
 
 
 def with_loader(settings: TrainSettings) -> TrainSettings:
@@ -150,7 +152,7 @@ def host_bytes(
     states: Sequence[int],
     *,
     labelled: bool,
-) -> dict[str, int]:
+) -> dict[str, int | None]:
     """The contract's ``host``: ``weights`` are the tensors of the model's state, ``states`` the optimizer's in bytes.
 
     ``saving_bytes``: safetensors holds all weights on the host until the file is written, ``torch.save`` one storage.
@@ -159,7 +161,8 @@ def host_bytes(
     assert settings.workers is not None
     workers, prefetch = settings.workers, settings.prefetch or 0
     images = settings.bs * 3 * prod(image_size) * (loader.pixel_bytes or pixel_dtype.size)
-    sizes = [images, *([settings.bs * _LABEL_BYTES] if labelled or settings.loop == "timm" else [])]
+    target = settings.num_classes * _TARGET_BYTES if settings.mixup else _LABEL_BYTES
+    sizes = [images, *([settings.bs * target] if labelled or settings.loop == "timm" else [])]
     model = [prod(shape) * dtype.size for _, shape, dtype in weights]
     trainer = settings.loop == "trainer"
     disk = (
@@ -170,8 +173,21 @@ def host_bytes(
     pinned = bool(settings.pin_memory)
     return {
         "pinned_bytes": pinned_bytes(sizes, workers, prefetch) if pinned else 0,
-        "dataloader_bytes": loader_bytes(sum(sizes), workers, prefetch, pinned=pinned),
+        "dataloader_bytes": None if settings.mixup else loader_bytes(sum(sizes), workers, prefetch, pinned=pinned),
         "offload_bytes": 0,
-        "checkpoint_disk_bytes": disk,
-        "saving_bytes": max([sum(model) if trainer else max(model), *states]),
+        "checkpoint_disk_bytes": disk if _saves_all(settings) else None,
+        "saving_bytes": max([sum(model) if trainer else max(model), *states]) if _saves_all(settings) else None,
     }
+
+
+def _saves_all(settings: TrainSettings) -> bool:
+    """Whether a checkpoint is the model's state and the optimizer's."""
+    return not settings.ema and settings.train != "lora"
+
+
+def not_modelled(settings: TrainSettings) -> tuple[str, ...]:
+    """Why a figure is None."""
+    return (
+        *(["the data loader's memory: what mixup borrows"] if settings.mixup else []),
+        *([] if _saves_all(settings) else ["checkpoints of adapted or averaged models"]),
+    )

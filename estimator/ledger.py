@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 __all__ = ["Ledger", "followed_by", "with_last_step_again"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Ledger:
+class Ledger(NamedTuple):
     """Allocation ``i`` has ``bytes[i]``, ``kinds[i]``, ``layers[i]``.
 
     ``events`` is time: the number ``i`` where allocation ``i`` is born, ``~i`` where it dies. ``phases`` are
@@ -24,7 +25,7 @@ class Ledger:
     events: tuple[int, ...]
     phases: tuple[tuple[str, int], ...]
     steps: tuple[int, ...] = ()
-    side: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    side: Mapping[int, int] = MappingProxyType({})
     releases: tuple[int, ...] = ()
 
     def step_phases(self, step: int) -> range:
@@ -48,48 +49,50 @@ def followed_by(ledger: Ledger, source: Ledger, first: int) -> Ledger:
     What it frees of earlier steps has the same rank, from the youngest on and among its like, in what is alive at the
     end of ``ledger``; where there is no such, it is not there to be freed.
     """
-    events = source.events[first:]
-    oldest = min(event for event in events if event >= 0)
-    now, then = _ranked(source, first), _ranked(ledger, len(ledger.events))
-    again = {i: then[place] for place, i in now.items() if place in then}
-    shift = len(ledger.bytes) - oldest
-    again |= {i: i + shift for i in range(oldest, len(source.bytes))}
-    moved = [again[event] if event >= 0 else ~again[~event] for event in events if event >= 0 or ~event in again]
-    start, gone = len(ledger.events), [place for place, event in enumerate(events) if event < 0 and ~event not in again]
+    stop, events = len(ledger.events), source.events[first:]
+    oldest = next(event for event in events if event >= 0)
+    later = len(ledger.bytes) - oldest
+    heirs = _heirs(source, first, ledger, [~event for event in events if ~oldest < event < 0])
+    moved, gone = [], []
+    for place, event in enumerate(events):
+        if event >= 0:
+            moved.append(event + later)
+        elif event <= ~oldest:
+            moved.append(event - later)
+        elif ~event in heirs:
+            moved.append(~heirs[~event])
+        else:
+            gone.append(place)
 
     def placed(event: int) -> int:
-        return event - first + start - sum(place < event - first for place in gone)
+        return event - first + stop - bisect_left(gone, event - first)
 
-    phases = [
-        phase for phase, (_, event) in enumerate(source.phases) if event >= first and phase >= _phase_at(source, first)
-    ]
-    return dataclasses.replace(
-        ledger,
+    begin = next(step for step in source.steps if source.first_event(step) == first)
+    return ledger._replace(
         bytes=(*ledger.bytes, *source.bytes[oldest:]),
         kinds=(*ledger.kinds, *source.kinds[oldest:]),
         layers=(*ledger.layers, *source.layers[oldest:]),
         events=(*ledger.events, *moved),
-        phases=(*ledger.phases, *((source.phases[phase][0], placed(source.phases[phase][1])) for phase in phases)),
-        steps=(*ledger.steps, *(step - phases[0] + len(ledger.phases) for step in source.steps if step >= phases[0])),
-        side={**ledger.side, **{again[i]: stream for i, stream in source.side.items() if i >= oldest}},
+        phases=(*ledger.phases, *((name, placed(event)) for name, event in source.phases[begin:])),
+        steps=(*ledger.steps, *(step - begin + len(ledger.phases) for step in source.steps if step >= begin)),
+        side={**ledger.side, **{i + later: stream for i, stream in source.side.items() if i >= oldest}},
         releases=(*ledger.releases, *(placed(event) for event in source.releases if event >= first)),
     )
 
 
-def _phase_at(ledger: Ledger, first: int) -> int:
-    """The phase of the step that begins with event ``first``."""
-    return next(step for step in ledger.steps if ledger.first_event(step) == first)
+def _heirs(source: Ledger, first: int, ledger: Ledger, freed: Iterable[int]) -> dict[int, int]:
+    """For what ``source`` has ``freed`` after ``first`` events: what has its rank at the end of ``ledger``, if any."""
+    freed = set(freed)
+    sizes = {source.bytes[i] for i in freed}
+    now, then = _by_likeness(source, sizes, first), _by_likeness(ledger, sizes, len(ledger.events))
+    return {i: heir for like, ones in now.items() for i, heir in zip(ones, then.get(like, ())) if i in freed}
 
 
-def _ranked(ledger: Ledger, stop: int) -> dict[tuple[int, str, str, int], int]:
-    """The allocations alive after ``stop`` events: (bytes, kind, layer, rank by youth among these) -> allocation."""
-    events = ledger.events[:stop]
-    dead = {~event for event in events if event < 0}
-    counts: dict[tuple[int, str, str], int] = {}
-    ranked = {}
-    for i in sorted((event for event in events if event >= 0 and event not in dead), reverse=True):
-        like = ledger.bytes[i], ledger.kinds[i], ledger.layers[i]
-        counts[like] = counts.get(like, 0) + 1
-        place = (*like, counts[like])
-        ranked[place] = i
-    return ranked
+def _by_likeness(ledger: Ledger, sizes: set[int], stop: int) -> dict[tuple[int, str, str], list[int]]:
+    """Those of these sizes that are alive after ``stop`` events, by (bytes, kind, layer), the youngest first."""
+    alive: dict[tuple[int, str, str], list[int]] = {}
+    events = set(ledger.events[:stop])
+    for i in reversed([i for i, size in enumerate(ledger.bytes) if size in sizes]):
+        if i in events and ~i not in events:
+            alive.setdefault((ledger.bytes[i], ledger.kinds[i], ledger.layers[i]), []).append(i)
+    return alive

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import accumulate
+from typing import NamedTuple
 
+from .families import Plan
+from .generations import Torch
 from .ledger import Ledger, followed_by
 from .loops import LOOPS
+from .optimizers import LOADED_AS_MADE
 from .settings import TrainSettings
-from .step import Step
+from .step import AUTOCAST_DTYPES, Step
 
-__all__ = ["Course", "continued", "last_sizes", "resumed"]
+__all__ = ["Course", "NotPlayed", "continued", "last_sizes", "not_played", "resumed"]
 
 _LOOP = 1  # the phase in which a loop binds its first names; the one before builds model and optimizer
 
@@ -41,6 +45,35 @@ class Course:
         return tuple(parts)
 
 
+class NotPlayed(NamedTuple):
+    """Why a phase is not known; None where it is."""
+
+    evaluation: str | None
+    resume: str | None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What an estimate says of it."""
+        named = (("evaluation", self.evaluation), ("resuming from a checkpoint", self.resume))
+        return tuple(f"{name}: {reason}" for name, reason in named if reason is not None)
+
+
+def not_played(plan: Plan, settings: TrainSettings) -> NotPlayed:
+    """Which phases nothing is said about, as no rehearsal has shown them."""
+    evaluation = resume = None
+    if plan.fused_evaluation and settings.precision not in AUTOCAST_DTYPES:
+        evaluation = "nn.MultiheadAttention then runs a fused kernel of its own"
+    if settings.optim not in LOADED_AS_MADE:
+        resume = f"how {settings.optim} loads its state"
+    if settings.ema:
+        resume = "when the EMA copy is loaded"
+        if settings.loop == "timm":
+            evaluation = "train.py evaluates the EMA copy, too"
+    if not (torch := Torch.parse(settings.torch)).is_newest:
+        evaluation = resume = f"only known of the newest torch, not of {torch.label}"
+    return NotPlayed(evaluation, resume)
+
+
 def continued(step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: bool) -> Course:
     """``three_steps``, then the epoch's last step where it is smaller, an evaluation, and training again.
 
@@ -51,6 +84,8 @@ def continued(step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: 
     if last:
         step.run.start_step()
         step.sizes = last
+        if step.repeats is not None:
+            step.repeats.start_anew(len(last))
         loop.play(step)
         step.sizes = whole
     if evaluates:
@@ -102,8 +137,7 @@ def resumed(two_steps: Ledger) -> Ledger:
         return first + len(loaded) - len(made) + ahead[first - start]
 
     phases = [(name, placed(first)) for name, first in two_steps.phases[_LOOP:]]
-    return dataclasses.replace(
-        two_steps,
+    return two_steps._replace(
         bytes=(*two_steps.bytes, *(two_steps.bytes[event] for event in constructed)),
         kinds=(*two_steps.kinds, *("optimizer_state" for _ in constructed)),
         layers=(*two_steps.layers, *(two_steps.layers[event] for event in constructed)),

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from . import catalog, families, scope
+from . import catalog, families, host, lora, scope
 from .device import Device, device_of, verdict
 from .errors import NoFamily
 from .families import Plan
-from .host import host_bytes, weights_of
+from .generations import Torch, unknown_of
 from .loops import with_defaults
 from .play import Played, block_peak, play, tensor_peak
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
@@ -43,9 +43,6 @@ def play_settings(settings: TrainSettings) -> Estimate:
     played = Played(plan, settings, device.gpu, device.allocator)
     fits, reserved = verdict(device, played.runs)
     phases = _phases(played)
-    left_out = scope.not_modelled(
-        settings, evaluation=phases["evaluation"] is not None, resume=phases["resume"] is not None
-    )
     return Estimate(
         request=_request(settings, plan, played.step),
         model=_model_info(plan, played.step),
@@ -58,10 +55,15 @@ def play_settings(settings: TrainSettings) -> Estimate:
         layers=_layers(played),
         host=_host(played, plan, settings),
         verdict=fits,
-        assumptions=(*scope.assumptions(settings, plan, device.gpu.capability), *plan.assumptions),
-        not_modelled=(*left_out, *plan.not_modelled, *played.step.optimizer.not_modelled),
+        assumptions=(
+            *scope.assumptions(settings, plan, device.gpu.capability),
+            *lora.assumptions(settings, plan),
+            *plan.assumptions,
+        ),
+        not_modelled=_not_modelled(settings, plan, played),
         warnings=(
             *scope.warnings(settings, plan, device.gpu.capability),
+            *lora.warnings(played.step),
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
     )
@@ -70,9 +72,20 @@ def play_settings(settings: TrainSettings) -> Estimate:
 def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
     """The model's plan, and settings that leave nothing to choose: the loop's optimizer, the attention that runs."""
     scope.check(settings)
-    plan = families.plan(catalog.resolve(settings.model), settings)
+    model = catalog.resolve(settings.model)
+    settings = scope.before_sdpa(settings, model.library)
+    plan = families.plan(model, settings)
+    scope.check_attention(settings, plan)
     scope.check_blocks(settings, plan)
-    return plan, dataclasses.replace(with_defaults(settings), attn=plan.attn)  # type: ignore[arg-type]
+    scope.check_labels(settings, plan)
+    settings = dataclasses.replace(with_defaults(lora.resolved(settings, plan)), attn=plan.attn)  # type: ignore[arg-type]
+    return plan, settings if plan.head else dataclasses.replace(settings, label_smoothing=0.0)
+
+
+def _not_modelled(settings: TrainSettings, plan: Plan, played: Played) -> tuple[str, ...]:
+    of_version = unknown_of(Torch.parse(settings.torch))
+    of_phases = (*played.not_played.lines, *host.not_modelled(settings))
+    return (*scope.NOT_MODELLED, *of_phases, *plan.not_modelled, *played.step.optimizer.not_modelled, *of_version)
 
 
 def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, Any]:
@@ -112,6 +125,7 @@ def _peak(played: Played, device: Device, reserved: int) -> Peak:
         layer=played.tensors.layer,
         allocated_phase=played.allocated.phase,
         allocated_layer=played.allocated.layer,
+        unknown_workspace_bytes=played.unknown_workspace_bytes,
     )
 
 
@@ -160,17 +174,17 @@ def _scaling(played: Played, plan: Plan, settings: TrainSettings, device: Device
     return Scaling(fixed_bytes=played.allocated.total_bytes - slope * settings.bs, bytes_per_image=slope)
 
 
-def _host(played: Played, plan: Plan, settings: TrainSettings) -> Mapping[str, int]:
+def _host(played: Played, plan: Plan, settings: TrainSettings) -> Mapping[str, int | None]:
     step, ledger = played.step, played.ledger
     parameters, buffers = (
         [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
         for tensors in (step.scope.parameters, step.scope.buffers)
     )
-    return host_bytes(
+    return host.host_bytes(
         settings,
         plan.image_size,
         step.dtype,
-        weights_of(plan.model.library, settings.loop, parameters, buffers),
+        host.weights_of(plan.model.library, settings.loop, parameters, buffers),
         [size for size, kind in zip(ledger.bytes, ledger.kinds) if kind == "optimizer_state"],
         labelled=not step.model.own_loss,
     )

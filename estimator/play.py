@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
 from .allocator import AllocatorConfig
 from .device import Run, run_of
+from .engine import NotRepeatable, Repeats
 from .families import Plan
+from .generations import Torch
 from .kernels import Gpu, Kernels
-from .ledger import with_last_step_again
+from .ledger import Ledger, with_last_step_again
 from .loops import LOOPS, begin
-from .optimizers import LOADED_AS_MADE
-from .phases import continued, resumed
+from .phases import Course, continued, not_played, resumed
 from .settings import TrainSettings
 from .step import Step
-from .timeline import Moment, PhaseSummary, phase_summaries
+from .timeline import Moment, PhaseSummary, phase_summaries, raised_peak
 
 __all__ = ["Played", "play"]
+
+MadeT = TypeVar("MadeT")
 
 #: The second step is the first steady one, and every later one repeats it.
 STEPS = 2
@@ -22,13 +28,59 @@ STEPS = 2
 
 def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
     """The first two steps from the building of the model on; without a ``gpu``, on an A100."""
+    return _shared(lambda num_last: play_once(plan, settings, gpu, num_last))
+
+
+def _shared(make: Callable[[int], MadeT]) -> MadeT:
+    """What ``make`` plays: equal blocks share one play, where they turn out to be equal in every event."""
+    for num_last in (1, 2):  # with the second-last, in case that nothing comes in to the last as to the others
+        try:
+            return make(num_last)
+        except NotRepeatable:
+            continue
+    return make(0)
+
+
+def play_once(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_last: int = 0) -> Step:
+    """:func:`play`, block by block; with a ``num_last`` equal blocks repeat one, or NotRepeatable is raised."""
     loop = LOOPS[settings.loop]
-    step = Step(plan, settings, Kernels(gpu=gpu or Gpu(), sdpa_kernel=settings.sdpa_kernel))
+    torch = Torch.parse(settings.torch)
+    step = Step(plan, settings, Kernels(gpu=gpu or Gpu(), sdpa_kernel=settings.sdpa_kernel, torch=torch))
+    full_passes = min(settings.accum, 2)  # the later micro-steps find gradients
+    step.repeats = Repeats(step.model.blocks if num_last else (), full_passes=full_passes, num_last=num_last)
     begin(step, loop)
     for _ in range(STEPS):
         step.run.start_step()
         loop.play(step)
+    if step.repeats.num_open:
+        raise NotRepeatable
     return step
+
+
+class _Training(NamedTuple):
+    """What is known of the first two steps, and the course of the run that begins with them."""
+
+    step: Step
+    two_steps: Ledger
+    ledger: Ledger
+    saved_activations: dict[str, int]
+    unknown_workspace_bytes: int
+    course: Course
+
+
+def train(
+    plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_last: int = 0, *, evaluates: bool
+) -> _Training:
+    """:func:`play_once`, and what comes after the third step."""
+    step = play_once(plan, settings, gpu, num_last)
+    two_steps = step.run.ledger()
+    saved = step.saved_activations(two_steps)
+    unknown = raised_peak(two_steps, -1, step.run.unknown)
+    ledger = with_last_step_again(two_steps)
+    course = continued(step, two_steps, ledger, evaluates=evaluates)
+    if step.repeats is not None and step.repeats.num_open:
+        raise NotRepeatable
+    return _Training(step, two_steps, ledger, saved, unknown, course)
 
 
 class Played:
@@ -41,12 +93,12 @@ class Played:
         gpu: Gpu | None = None,
         allocator: AllocatorConfig | None = None,
     ) -> None:
-        self.step = play(plan, settings, gpu)
-        two_steps = self.step.run.ledger()
-        self.saved_activations = self.step.saved_activations(two_steps)
-        self.ledger = with_last_step_again(two_steps)
-        evaluates = self.step.autocast_dtype is not None or not plan.fused_evaluation
-        self.course = continued(self.step, two_steps, self.ledger, evaluates=evaluates)
+        self.not_played = not_played(plan, settings)
+        evaluates = self.not_played.evaluation is None
+        training = _shared(lambda num_last: train(plan, settings, gpu, num_last, evaluates=evaluates))
+        self.step, self.ledger, self.course = training.step, training.ledger, training.course
+        self.saved_activations = training.saved_activations
+        self.unknown_workspace_bytes = training.unknown_workspace_bytes
         self.run = run_of(self.course.ledger, self.course.parts, allocator)
         self.replay = self.run.replay
         self._summaries = phase_summaries(self.course.ledger, self.replay.blocks)
@@ -54,8 +106,8 @@ class Played:
         self.tensors = tensor_peak(self.steady)
         self.allocated = block_peak(self.steady)
         self.resume: Run | None = None
-        if settings.optim in LOADED_AS_MADE:
-            ledger = resumed(two_steps)
+        if self.not_played.resume is None:
+            ledger = resumed(training.two_steps)
             self.resume = run_of(ledger, (("resume", len(ledger.events)),), allocator)
 
     @property

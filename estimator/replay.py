@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 from .allocator import AllocatorConfig, Block, CachingAllocator, OutOfMemory
 from .ledger import Ledger
@@ -10,8 +10,7 @@ from .ledger import Ledger
 __all__ = ["Replay", "replay"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
+class Replay(NamedTuple):
     """``blocks[i]`` is the size of the block that allocation ``i`` got: rounded up, and with what was not split off.
 
     ``reserved_bytes`` is the most that segments ever took. ``failed`` is the event that ran out of memory, None where
@@ -53,18 +52,17 @@ def _stretch(
     allocator: CachingAllocator, ledger: Ledger, places: range, living: dict[int, Block], sizes: list[int]
 ) -> int | None:
     """The events of these places; the one that ran out of memory."""
-    for place in places:
-        event = ledger.events[place]
+    malloc, free = allocator.malloc, allocator.free
+    requests, side, start = ledger.bytes, ledger.side, places.start
+    for place, event in enumerate(ledger.events[start : places.stop], start):
         if event < 0:
             if (block := living.pop(~event, None)) is not None:
-                allocator.free(block)
-            continue
-        if not ledger.bytes[event]:
-            continue  # an empty tensor asks for nothing
-        try:
-            block = allocator.malloc(ledger.bytes[event], stream=ledger.side.get(event, 0))
-        except OutOfMemory:
-            return place
-        living[event] = block
-        sizes[event] = block.size
+                free(block)
+        elif request := requests[event]:  # an empty tensor asks for nothing
+            try:
+                block = malloc(request, side.get(event, 0))
+            except OutOfMemory:
+                return place
+            living[event] = block
+            sizes[event] = block.size
     return None

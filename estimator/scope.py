@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 
 from .errors import InvalidRequest, NotModelled
 from .families import Plan
-from .loops import LOOPS
-from .optimizers import OPTIMIZERS
+from .generations import Torch
+from .loops import LOOPS, own_optimizer
+from .optimizers import optimizer_of
 from .result import PhasePeak
 from .settings import TrainSettings
 from .step import PARAMETER_DTYPES
 from .units import DType, format_bytes
 
-__all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "not_modelled", "phase_warnings", "warnings"]
+__all__ = [
+    "NOT_MODELLED",
+    "assumptions",
+    "before_sdpa",
+    "check",
+    "check_attention",
+    "check_blocks",
+    "check_labels",
+    "phase_warnings",
+    "warnings",
+]
 
-NOT_MODELLED = ("cuDNN's own workspaces for convolutions",)
+NOT_MODELLED = ("cuDNN's own workspaces for convolutions (peak.unknown_workspace_bytes bounds what they can add)",)
 
 #: A setting, the value that is modelled, and what to do about any other.
 _ONLY = (
-    ("compile", False, "torch.compile"),
-    ("ema", False, "an exponential moving average on the GPU"),
     ("gpus", 1, "more than one GPU"),
     ("offload", "none", "offload to host memory"),
 )
@@ -31,23 +41,50 @@ def check(settings: TrainSettings) -> None:
     for name, modelled, what in _ONLY:
         if getattr(settings, name) != modelled:
             raise NotModelled(f"{what} is not modelled yet; leave out --{name}")
+    if settings.compile:
+        raise NotModelled(
+            "a compiled step is not estimated: which tensors share memory is inductor's choice, kernel by kernel; "
+            "leave out --compile and see docs/torch-compile.md for what it changes"
+        )
     _check_optimizer(settings)
+    _check_mixup(settings)
     if settings.parallel not in {None, "none"}:
         raise NotModelled(f"--parallel {settings.parallel} is not modelled yet; leave it out")
     if settings.num_classes == 1 and settings.loop == "trainer":
         raise NotModelled("one class makes transformers use a regression loss, which is not modelled; use two or more")
-    if settings.train == "lora":
-        raise NotModelled("--train lora is not modelled yet; use full or linear-probe")
 
 
 def _check_optimizer(settings: TrainSettings) -> None:
     name = settings.optim
-    optimizer = OPTIMIZERS[name or LOOPS[settings.loop].optim]
+    optimizer = optimizer_of(name or own_optimizer(settings), Torch.parse(settings.torch))
     if optimizer.refused:
-        raise NotModelled(f"optim {name!r} is not modelled: {optimizer.refused}")
+        raise NotModelled(f"optim {name or own_optimizer(settings)!r} is not modelled: {optimizer.refused}")
     dtype = PARAMETER_DTYPES.get(settings.precision, DType.float32)
     if dtype not in optimizer.dtypes:
         raise InvalidRequest(f"optim {name!r} has no kernel for {dtype.label} parameters; use --precision bf16")
+
+
+def _check_mixup(settings: TrainSettings) -> None:
+    """transformers' image classifiers take float labels for independent classes (5.24, loss/loss_utils.py)."""
+    if not settings.mixup:
+        return
+    if settings.loop == "trainer":
+        raise NotModelled(
+            "Trainer has no loss for the targets that mixup makes: it takes a compute_loss_func of the user's own; "
+            "use --loop timm or plain, or leave out --mixup"
+        )
+    if settings.loop == "timm" and settings.bs % 2:
+        raise InvalidRequest(f"timm's mixup needs an even batch; use --bs {settings.bs + 1}, not {settings.bs}")
+
+
+def check_labels(settings: TrainSettings, plan: Plan) -> None:
+    """Refuse to soften the labels of a model that has none."""
+    for name in ("mixup", "label_smoothing"):
+        if getattr(settings, name) and not plan.head:
+            raise InvalidRequest(
+                f"{plan.model.name} is trained on pixels alone: there are no labels for --{name.replace('_', '-')}; "
+                "leave it out"
+            )
 
 
 def check_blocks(settings: TrainSettings, plan: Plan) -> None:
@@ -61,13 +98,20 @@ def check_blocks(settings: TrainSettings, plan: Plan) -> None:
             )
 
 
-def not_modelled(settings: TrainSettings, *, evaluation: bool, resume: bool) -> tuple[str, ...]:
-    """What is left out; ``evaluation`` and ``resume`` say whether these are known."""
-    return (
-        *NOT_MODELLED,
-        *([] if evaluation else ["evaluation: nn.MultiheadAttention then runs a fused kernel of its own"]),
-        *([] if resume else [f"resuming from a checkpoint: how {settings.optim} loads its state"]),
-    )
+def before_sdpa(settings: TrainSettings, library: str) -> TrainSettings:
+    """Under a torch without ``scaled_dot_product_attention`` libraries that have an eager attention run that."""
+    torch = Torch.parse(settings.torch)
+    if torch.has("sdpa"):
+        return settings
+    if settings.attn not in {"auto", "eager"}:
+        raise InvalidRequest(f"torch {torch.label} has no {settings.attn} attention; leave out --attn")
+    return settings if library == "torchvision" else dataclasses.replace(settings, attn="eager")
+
+
+def check_attention(settings: TrainSettings, plan: Plan) -> None:
+    """Refuse what an old torch cannot run."""
+    if plan.attn != "eager" and not Torch.parse(settings.torch).has("sdpa"):
+        raise NotModelled(f"{plan.model.name} without scaled_dot_product_attention is not modelled; use --torch 2.0")
 
 
 _ATTENTION = {
@@ -77,17 +121,29 @@ _ATTENTION = {
 }
 
 
+def _recipe(settings: TrainSettings, plan: Plan) -> Iterator[str]:
+    """What the loop does with labels, gradients and weights."""
+    loop = LOOPS[settings.loop]
+    if plan.head:
+        smoothed = f"label smoothing {settings.label_smoothing:g}" if loop.smooths(settings) else "no label smoothing"
+        yield f"mixup targets in fp32, {smoothed}" if settings.mixup else smoothed
+    yield f"gradients clipped to {settings.clip_grad:g}" if loop.clips(settings) else loop.unclipped
+    if settings.ema:
+        yield f"an EMA copy, counted as optimizer state: {loop.ema}"
+
+
 def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[str, ...]:
     """What the figures rest on."""
     return (
         LOOPS[settings.loop].assumption,
-        f"optimizer {settings.optim}: {OPTIMIZERS[settings.optim or ''].source}",
+        *_recipe(settings, plan),
+        f"optimizer {settings.optim}: {optimizer_of(settings.optim or '', Torch.parse(settings.torch)).source}",
         "a steady-state step (the third): optimizer state exists",
         f"evaluation of {settings.eval_samples} images in batches of {settings.eval_bs} (--eval-samples, --eval-bs), "
         f"{LOOPS[settings.loop].evaluation}",
         f"{settings.workers} data loader workers, {'pinned' if settings.pin_memory else 'pageable'} memory; "
         "a checkpoint is the model and the optimizer",
-        f"{_ATTENTION[plan.attn]}; CUDA kernels of torch 2.14 on compute capability {sm[0]}.{sm[1]}",
+        f"{_ATTENTION[plan.attn]}; CUDA kernels of torch {settings.torch} on compute capability {sm[0]}.{sm[1]}",
         *([f"a classifier of {settings.num_classes} classes"] if plan.head else []),
     )
 
@@ -97,10 +153,10 @@ def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[
     found = [*settings.notes]
     if sm < (8, 0) and "bf16" in settings.precision:
         found.append(
-            f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, and its convolutions borrow a copy "
-            "of the patches that is not counted; use --precision fp16"
+            f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, slowly, and attention falls back "
+            "to the math kernel; use --precision fp16"
         )
-    if sm < (7, 5):
+    if sm < (7, 5) and Torch.parse(settings.torch).is_newest:
         found.append(f"torch 2.14's CUDA 13 builds do not run on compute capability {sm[0]}.{sm[1]}")
     for side, pixels, step in zip(("height", "width"), plan.image_size, plan.patch_size):
         if rest := pixels % step:

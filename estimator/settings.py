@@ -7,12 +7,14 @@ The vocabulary is the same for the command line, the Python API and the JSON. A 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from .errors import InvalidRequest, did_you_mean
+from .generations import NEWEST, Torch
 from .optimizers import OPTIMIZERS
 
 __all__ = ["CHOICES", "TrainSettings", "parse_resolution"]
@@ -58,13 +60,15 @@ _AT_LEAST_ONE = (
 _AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers", "workers")
 #: Beyond these an estimate would take minutes, and nobody trains so.
 _AT_MOST = {"accum": 100_000, "depth": 1_000}
-_RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop")
+_RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop", "lora_dropout", "label_smoothing")
+_OF_LORA = ("lora_rank", "lora_dropout", "lora_targets")
 
 _TEXTS = {
     "model": "google/vit-base-patch16-224",
     "gpu": "a100-40g",
     "memory": "24GiB",
     "alloc_conf": "expandable_segments:True",
+    "torch": "{}.{}".format(*NEWEST),
 }
 
 #: Switches that are the loop's own where they are left open.
@@ -83,6 +87,17 @@ def parse_resolution(text: str | int | tuple[int, int] | list[int]) -> tuple[int
     if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
         raise InvalidRequest(f"res {text!r} is not a size in pixels; write it as 512 or 512x384 (height x width)")
     return size
+
+
+def parse_targets(given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """``"qkv,proj"`` or ``["qkv", "proj"]`` as names without blanks, each once; ``all-linear`` stands alone."""
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, (tuple, list)) or not all(isinstance(name, str) and name.strip() for name in names):
+        raise InvalidRequest(f"lora_targets {given!r} are no names of layers; write them as qkv,proj or all-linear")
+    targets = tuple(dict.fromkeys(name.strip() for name in names))
+    if not targets or ("all-linear" in targets and len(targets) > 1):
+        raise InvalidRequest(f"lora_targets {given!r}: all-linear stands alone; write names as qkv,proj or all-linear")
+    return targets
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +136,15 @@ class TrainSettings:
     sdpa_kernel: SdpaKernel = "auto"
     train: Train = "full"
     lora_rank: int | None = None
+    lora_dropout: float | None = None
+    lora_targets: tuple[str, ...] | None = None
     freeze_layers: int | None = None
     loop: Loop = "trainer"
     zero_grad: ZeroGrad | None = None
     ema: bool = False
+    clip_grad: float | None = None
+    label_smoothing: float | None = None
+    mixup: bool = False
     compile: bool = False
     gpus: int = 1
     parallel: Parallel | None = None
@@ -132,6 +152,7 @@ class TrainSettings:
     gpu: str | None = None
     memory: str | None = None
     alloc_conf: str | None = None
+    torch: str = _TEXTS["torch"]
     training_args: str | None = None
     notes: tuple[str, ...] = ()
     workers: int | None = None
@@ -141,6 +162,7 @@ class TrainSettings:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check_type(field.name, getattr(self, field.name), field.default)
+        object.__setattr__(self, "torch", Torch.parse(self.torch).label)
         if self.res is not None:
             object.__setattr__(self, "res", parse_resolution(self.res))
         for name in _AT_LEAST_ONE:
@@ -152,12 +174,16 @@ class TrainSettings:
         for name, known in CHOICES.items():
             _check_choice(name, getattr(self, name), known)
         _check_ratio("mlp_ratio", self.mlp_ratio)
+        _check_norm("clip_grad", self.clip_grad)
         if self.checkpoint_layers is not None and not self.grad_checkpointing:
             raise InvalidRequest("checkpoint_layers needs gradient checkpointing; add --grad-checkpointing")
         if self.eval_accum is not None and self.loop != "trainer":
             raise InvalidRequest(f"eval_accum is Trainer's; the {self.loop} loop lets nothing pile up: leave it out")
-        if self.lora_rank is not None and self.train != "lora":
-            raise InvalidRequest("lora_rank needs --train lora")
+        if self.lora_targets is not None:
+            object.__setattr__(self, "lora_targets", parse_targets(self.lora_targets))
+        for name in _OF_LORA:
+            if getattr(self, name) is not None and self.train != "lora":
+                raise InvalidRequest(f"{name} needs --train lora")
 
     @classmethod
     def of(cls, model: str | os.PathLike[str] | None = None, **settings: Any) -> TrainSettings:
@@ -179,7 +205,9 @@ class TrainSettings:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; ``res`` becomes a list."""
         values = dataclasses.asdict(self)
-        values["res"] = list(self.res) if self.res is not None else None
+        for name in ("res", "lora_targets"):
+            value = getattr(self, name)
+            values[name] = None if value is None else list(value)
         del values["notes"]
         return values
 
@@ -199,6 +227,13 @@ def _check_ratio(name: str, value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1000:
         raise InvalidRequest(f"{name} {value!r} is not a positive number")
+
+
+def _check_norm(name: str, value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise InvalidRequest(f"{name} {value!r} is not valid; it must be a norm, or 0 to switch clipping off")
 
 
 def _check_int(name: str, value: object, *, minimum: int, maximum: int | None = None) -> None:

@@ -113,16 +113,19 @@ def _does_not_fit(estimate: Estimate, what: str) -> DoesNotFit:
 
 
 def _solve_bs(settings: TrainSettings) -> Solution:
-    tried = _Tried(lambda bs: dataclasses.replace(settings, bs=bs))
-    seen = tried[settings.bs]
+    unit = 2 if settings.mixup and settings.loop == "timm" else 1  # timm mixes the halves of a batch
+    tried = _Tried(lambda place: dataclasses.replace(settings, bs=place * unit))
+    seen = tried[max(settings.bs // unit, 1)]
     _fits(seen)
     assert seen.verdict is not None
     assert seen.scaling is not None
     room = seen.verdict["usable_bytes"] - seen.scaling.fixed_bytes
-    bs = tried.last_that_fits(room // max(seen.scaling.bytes_per_image, 1), 1, _MAX_BS)
-    if bs is None:
-        raise _does_not_fit(tried[1], "bs 1")
-    return Solution(what="bs", value=bs, estimate=tried[bs], next=None if bs == _MAX_BS else tried[bs + 1])
+    last = _MAX_BS // unit
+    place = tried.last_that_fits(room // max(seen.scaling.bytes_per_image, 1) // unit, 1, last)
+    if place is None:
+        raise _does_not_fit(tried[1], f"bs {unit}")
+    following = None if place == last else tried[place + 1]
+    return Solution(what="bs", value=place * unit, estimate=tried[place], next=following)
 
 
 def _solve_res(settings: TrainSettings) -> Solution:

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from . import ops
-from .engine import Autocast, Module, Run, Scope, Tensor, backward
+from .engine import Autocast, Module, Repeats, Run, Scope, Tensor, backward
 from .engine.autograd import ones_like
 from .families import Plan
 from .kernels import Kernels
 from .ledger import Ledger
+from .lora import frozen_rows, is_trained, lora_of
 from .ops.clip import clip_grad_norm
-from .optimizers import OPTIMIZERS, Group, States
+from .optimizers import Group, States, optimizer_of
 from .settings import TrainSettings
 from .units import DType
 
@@ -24,10 +25,12 @@ AUTOCAST_DTYPES = {"fp16": DType.float16, "bf16": DType.bfloat16}
 PARAMETER_DTYPES = {"pure-fp16": DType.float16, "pure-bf16": DType.bfloat16}
 
 
-def played(sizes: Sequence[int]) -> list[int]:
-    """Which batches of a step are played: the third and later ones repeat the second, unless the last is smaller."""
+def played(sizes: Sequence[int], most: int) -> list[int]:
+    """Which of a step's batches are played, ``most`` at most: later ones repeat the one before, but a smaller last."""
     last = len(sizes) - 1
-    return [0, 1] if last > 1 and sizes[last] == sizes[1] else [0, 1, last][: len(sizes)]
+    if last < most:
+        return [*range(last + 1)]
+    return [*range(most)] if sizes[last] == sizes[1] else [*range(most - 1), last]
 
 
 class Step:
@@ -41,13 +44,15 @@ class Step:
         self.run = run = Run(kernels=kernels, parameter_dtype=self.dtype)
         run.start_phase("setup", kind="temporaries")
         self.scope = Scope(run)
+        self.scope.lora = lora_of(settings, plan)
         self.model: Module = plan.build(self.scope)
         run.events[:] = self.scope.moving_order()
         self._freeze(plan)
         self._checkpoint()
-        self.optimizer = OPTIMIZERS[settings.optim or "adamw_torch"]
+        self.optimizer = optimizer_of(settings.optim or "adamw_torch", kernels.torch)
         self.names: dict[str, object] = {}
         self.sizes: Sequence[int] = (settings.bs,) * settings.accum  # images of each micro-batch of a step
+        self.repeats: Repeats | None = None  # where equal blocks share one play
         self._states = States(run, self.optimizer, self._embeddings())
         self.scaler: list[Tensor] = []  # scale and growth tracker, made when the first loss is scaled
 
@@ -62,13 +67,13 @@ class Step:
         return {id(self.scope.parameters[name]) for name in tables}
 
     def _freeze(self, plan: Plan) -> None:
-        """``linear-probe`` trains the classifier only; ``freeze_layers`` K not the stem and the first K blocks."""
-        settings = self.settings
-        count = settings.freeze_layers
-        frozen = set() if count is None else {*plan.stem, *plan.blocks[:count]}
-        for parameter in self.scope.parameters.values():
+        """``linear-probe`` trains the classifier only, ``lora`` what PEFT has added; ``freeze_layers`` K not the stem
+        and the first K blocks."""
+        train, frozen = self.settings.train, frozen_rows(self.settings, plan)
+        for name, parameter in self.scope.parameters.items():
             row = parameter.storage.layer
-            if row in frozen or (settings.train == "linear-probe" and row not in plan.head):
+            others = (train == "linear-probe" and row not in plan.head) or (train == "lora" and not is_trained(name))
+            if row in frozen or others:
                 parameter.requires_grad = False
 
     def _checkpoint(self) -> None:
@@ -79,6 +84,11 @@ class Step:
     def updated(self) -> dict[str, Tensor]:
         """The parameters that get a gradient: an optimizer makes no state for the others."""
         return {name: tensor for name, tensor in self.trained.items() if name not in self.scope.unused}
+
+    @property
+    def updated_never(self) -> tuple[str, ...]:
+        """The parameters that require grad and never get a gradient."""
+        return tuple(name for name in self.trained if name in self.scope.unused)
 
     @property
     def loss_dtype(self) -> DType:
@@ -94,7 +104,7 @@ class Step:
         if self.model.own_loss:
             return None
         total = None
-        for place in played(sizes):
+        for place in played(sizes, 2 if sizes[-1] == sizes[0] else 3):
             counted = Tensor.empty(self.run, (sizes[place],), DType.bool, kind="inputs")
             of_one_batch = Tensor.empty(self.run, (), DType.int64, kind="inputs")
             widened = self.run.workspace(8 * counted.numel)  # the kernel sums no bytes
@@ -105,8 +115,12 @@ class Step:
 
     @property
     def micro_steps(self) -> list[int]:
-        """The micro-steps to play."""
-        return played(self.sizes)
+        """The micro-steps to play.
+
+        The third and later ones repeat the second, allocation by allocation, but which blocks they get settles later,
+        for odd and even ones apart: three or four are played.
+        """
+        return played(self.sizes, 4 - len(self.sizes) % 2)
 
     def images(self, size: int, dtype: DType | None = None) -> Tensor:
         """A batch of pixel values [B, 3, H, W]."""
@@ -118,7 +132,9 @@ class Step:
         return self.images(size), None if self.model.own_loss else self.labels(size)
 
     def labels(self, size: int) -> Tensor:
-        """Class indices [B]."""
+        """Class indices [B]; in a training with mixup an fp32 target for every class [B, K]."""
+        if self.settings.mixup and self.run.training:
+            return Tensor.empty(self.run, (size, self.settings.num_classes), DType.float32, kind="inputs")
         return Tensor.empty(self.run, (size,), DType.int64, kind="inputs")
 
     @contextmanager
@@ -171,7 +187,7 @@ class Step:
     def clip_grad_norm(self) -> Tensor:
         """Trainer's clipping to ``max_grad_norm``."""
         grads = [p.accumulator.grad for p in self.trained.values() if p.accumulator and p.accumulator.grad]
-        return clip_grad_norm(grads, self.dtype)
+        return clip_grad_norm(grads)
 
     def construct_optimizer(self, groups: list[Group]) -> None:
         """What an optimizer makes before the first step, for the parameters that it is handed."""

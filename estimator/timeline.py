@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from .allocator import rounded
 from .ledger import Ledger
 
-__all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_summaries", "snapshot"]
+__all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_summaries", "raised_peak", "snapshot"]
 
 #: Kinds that a kernel borrows: allocated, but no tensor of the program.
 NOT_TENSORS = frozenset({"workspaces", "rounding"})
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Moment(NamedTuple):
     """A point in time: ``event`` events have happened, and ``layer`` was running; the total is that after the last."""
 
     event: int
@@ -25,8 +24,7 @@ class Moment:
     layer: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseSummary:
+class PhaseSummary(NamedTuple):
     """One phase of the ledger: the moments of its two peaks, and the tensor total at its end."""
 
     name: str
@@ -56,7 +54,17 @@ def phase_summaries(ledger: Ledger, blocks: Sequence[int]) -> list[PhaseSummary]
 def allocated_peak(ledger: Ledger, step: int) -> int:
     """The largest total of rounded sizes from the start of a step on: without what the allocator does not split off."""
     first = ledger.first_event(ledger.steps[step])
-    return max(list(accumulate(_deltas(ledger, [rounded(size) for size in ledger.bytes]), initial=0))[first:])
+    blocks = {size: rounded(size) for size in set(ledger.bytes)}
+    return max(list(accumulate(_deltas(ledger, [blocks[size] for size in ledger.bytes]), initial=0))[first:])
+
+
+def raised_peak(ledger: Ledger, step: int, unknown: Sequence[tuple[int, int]]) -> int:
+    """By how much the peak from the start of a step on would rise if at each moment (events, bytes) of ``unknown`` so
+    many bytes more were borrowed."""
+    first = ledger.first_event(ledger.steps[step])
+    totals = list(accumulate(_deltas(ledger, [rounded(size) for size in ledger.bytes]), initial=0))
+    highest = max(totals[first:])
+    return max([highest, *(totals[at] + size for at, size in unknown if at >= first)]) - highest
 
 
 def _tensor_sizes(ledger: Ledger) -> list[int]:

@@ -65,6 +65,8 @@ _SETTINGS: Mapping[str, str] = {
     "per_device_train_batch_size": "bs",
     "gradient_accumulation_steps": "accum",
     "optim": "optim",
+    "max_grad_norm": "clip_grad",
+    "label_smoothing_factor": "label_smoothing",
     "per_device_eval_batch_size": "eval_bs",
     "eval_accumulation_steps": "eval_accum",
     "dataloader_num_workers": "workers",

@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+PACKAGES = ("torch", "torchvision", "timm", "transformers", "accelerate", "peft")
+
 
 def work() -> None:
     """The worker: settings in, one line of JSON out for each."""
@@ -59,7 +61,7 @@ def versions() -> dict[str, str]:
     """What was measured with."""
     from importlib import metadata
 
-    return {name: metadata.version(name) for name in ("torch", "torchvision", "timm", "transformers", "accelerate")}
+    return {name: metadata.version(name) for name in PACKAGES}
 
 
 def main() -> None:

@@ -39,8 +39,9 @@ def test_every_source_file_is_in_the_wheel(wheel: list[str]) -> None:
     expected = {
         f"{target}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, target in SOURCES.items()
-        for suffix in ("*.py", "*.json", "*.toml")
+        for suffix in ("*.py", "*.json", "*.toml", "csrc/**/*")
         for path in (ROOT / folder).rglob(suffix)
+        if path.is_file()
     }
     assert expected - set(wheel) == set()
 

@@ -109,8 +109,8 @@ def test_a_narrow_terminal_loses_no_figure(width: int, name: str) -> None:
 
 def test_a_long_name_wraps_instead_of_pushing_figures_out() -> None:
     report = estimate_report(make_estimate(layers=make_layers(1)))
-    table = dataclasses.replace(table_of(report, "layers"), rows=(("x" * 100, 1, 2, 3, 4),))
-    lines = ["".join(span.text for span in line) for line in lines_of(dataclasses.replace(report, tables=(table,)))]
+    table = table_of(report, "layers")._replace(rows=(("x" * 100, 1, 2, 3, 4),))
+    lines = ["".join(span.text for span in line) for line in lines_of(report._replace(tables=(table,)))]
     assert max(map(len, lines)) <= 80
     assert "".join(lines).count("x") >= 100
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from vitmem.allocator import AllocatorConfig, rounded
 from vitmem.ledger import Ledger, with_last_step_again
 from vitmem.replay import replay
-from vitmem.timeline import allocated_peak, layer_peaks, phase_summaries, snapshot
+from vitmem.timeline import allocated_peak, layer_peaks, phase_summaries, raised_peak, snapshot
 
 BLOCKS = (1024, 2048, 512, 512)
 
@@ -40,6 +38,12 @@ def test_a_workspace_counts_as_allocated_but_not_as_a_tensor():
     assert summary.allocated_peak.total_bytes == 1024 + 2048 + 512
     assert summary.allocated_peak.event == 3
     assert summary.tensor_peak.event == 2
+
+
+def test_what_is_borrowed_unseen_raises_the_peak_only_where_it_reaches_above_it():
+    played = ledger(0, 1, ~1, 2)  # 1024, 3072, 1024, 1536 bytes
+    assert raised_peak(played, 0, [(1, 2048), (3, 2048), (4, 512)]) == 0
+    assert raised_peak(played, 0, [(1, 2048), (4, 2048)]) == 512
 
 
 def test_of_two_equal_moments_the_first_is_the_peak():
@@ -122,12 +126,12 @@ def test_a_third_step_has_the_peaks_of_the_second():
 
 def test_an_empty_allocation_takes_no_block_and_a_replay_gives_each_its_own():
     made = ledger(0, 1, ~0, 2)
-    replayed = replay(dataclasses.replace(made, bytes=(0, 2000, 512, 300)))
+    replayed = replay(made._replace(bytes=(0, 2000, 512, 300)))
     assert replayed.blocks == (0, 2048, 512, 0)
     assert (replayed.reserved_bytes, replayed.failed, replayed.num_retries) == (2 * 2**20, None, 0)
 
 
 def test_a_replay_stops_where_memory_runs_out():
-    made = dataclasses.replace(ledger(0, 1, 3), bytes=(2**20, 3 * 2**20, 512, 300))
+    made = ledger(0, 1, 3)._replace(bytes=(2**20, 3 * 2**20, 512, 300))
     replayed = replay(made, AllocatorConfig(capacity=4 * 2**20))
     assert (replayed.failed, replayed.num_retries) == (1, 1)

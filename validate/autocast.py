@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from vitmem.errors import NotModelled
 
 from .attention import SdpaChoice, scaled_dot_product_attention
 from .autocast_lists import FP32, FP32_SET_OPT_DTYPE, LOWER_PRECISION, PROMOTE
+from .cross_entropy import cross_entropy_loss
 from .cudnn import batch_norm
 from .rms_norm import fused_rms_norm
 from .tracker import Tracker
@@ -75,7 +75,7 @@ class CudaSemantics(TorchFunctionMode):
             if torch.is_autocast_enabled("cpu"):
                 if name == "cross_entropy_loss":
                     with self:
-                        return _cross_entropy_loss(*args, **kwargs)
+                        return cross_entropy_loss(*args, **kwargs)
                 args, kwargs = self._cast(name, args, kwargs)
             special = getattr(self, f"_run_{name}", None)
             if special is not None:
@@ -157,18 +157,6 @@ def _is_number(value: Any) -> bool:
 
 def _half_to_float(x: Tensor, dtype: torch.dtype | None) -> bool:
     return x.dtype == torch.float16 and dtype == torch.float32
-
-
-def _cross_entropy_loss(x: Tensor, target: Tensor, *options: Any, **named: Any) -> Tensor:
-    """A composite whose parts meet autocast (ATen/native/LossNLL.cpp): ``log_softmax`` is asked for the logits' own
-    type and keeps it, ``nll_loss`` takes an fp32 copy."""
-    defaults: tuple[Any, ...] = (None, 1, -100, 0.0)
-    weight, reduction, ignore_index, smoothing = options + defaults[len(options) :]
-    if named or smoothing or target.shape == x.shape or x.dim() != 2:
-        raise NotModelled("cross-entropy with label smoothing or soft targets inside a model under autocast")
-    log_probabilities = torch.log_softmax(x, 1, dtype=x.dtype)
-    loss: Tensor = torch._C._nn.nll_loss_nd(log_probabilities, target, weight, reduction, ignore_index)
-    return loss
 
 
 def _with_fp32_dtype(name: str, args: Any, kwargs: Any) -> Any:

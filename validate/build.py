@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from vitmem.errors import InvalidRequest, NotModelled, VitmemError
 from vitmem.settings import TrainSettings
 
 from . import build_timm, build_torchvision, build_transformers
+from .adapters import add_lora
 from .hub import is_known
 
 __all__ = ["DTYPES", "Built", "build_model", "named_refusals"]
@@ -37,7 +38,7 @@ _REFUSALS = (
     ZeroDivisionError,
 )
 
-_NOT_YET = {"compile": False, "ema": False, "gpus": 1, "offload": "none", "parallel": (None, "none")}
+_NOT_YET = {"gpus": 1, "offload": "none", "parallel": (None, "none")}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class Built:
 
     ``takes_num_items``: the loss is normalised inside the model, by the ``num_items_in_batch`` that the Trainer passes.
     ``own_loss``: the model computes its loss from the pixels alone; no labels are fetched, and nobody counts them.
+    ``base``: the model without PEFT's wrapper, where it has one; ``resolved``: the settings that it was wrapped with.
     """
 
     model: nn.Module
@@ -53,11 +55,18 @@ class Built:
     image_size: tuple[int, int]
     takes_num_items: bool
     own_loss: bool = False
+    base: nn.Module | None = None
+    resolved: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def core(self) -> Any:
-        """The library's own module, without a wrapper for the Trainer."""
-        return build_torchvision.unwrapped(build_timm.unwrapped(self.model))
+        """The library's own module, without a wrapper for the Trainer, and without PEFT's."""
+        return build_torchvision.unwrapped(build_timm.unwrapped(self.library_model))
+
+    @property
+    def library_model(self) -> nn.Module:
+        """``model`` before PEFT wrapped it."""
+        return self.model if self.base is None else self.base
 
 
 def build_model(settings: TrainSettings, device: str = "meta") -> Built:
@@ -65,10 +74,11 @@ def build_model(settings: TrainSettings, device: str = "meta") -> Built:
     _refuse_unmodelled(settings)
     with named_refusals(settings, "built"):
         built = _build(settings, device)
+    _refuse_labels(settings, built)
     built.model.train()
     if settings.precision in DTYPES:
         built.model.to(DTYPES[settings.precision])
-    _select_trained(built, settings)
+    built = _select_trained(built, settings, device)
     if settings.grad_checkpointing:
         _checkpoint(built, settings.checkpoint_layers)
     return built
@@ -98,13 +108,18 @@ def _takes_kwargs(model: nn.Module) -> bool:
     return any(parameter.kind == inspect.Parameter.VAR_KEYWORD for parameter in parameters)
 
 
+def _refuse_labels(settings: TrainSettings, built: Built) -> None:
+    if built.own_loss and settings.mixup:
+        raise InvalidRequest(f"{settings.model} is trained on pixels alone: there are no labels to mix")
+    if settings.mixup and settings.loop == "trainer":
+        raise NotModelled("mixup under Trainer takes a loss function of the user's own")
+
+
 def _refuse_unmodelled(settings: TrainSettings) -> None:
     for name, usual in _NOT_YET.items():
         value = getattr(settings, name)
         if value not in (usual if isinstance(usual, tuple) else (usual,)):
             raise NotModelled(f"{name}={value!r} cannot be rehearsed on the meta device")
-    if settings.train == "lora":
-        raise NotModelled("train='lora' cannot be rehearsed on the meta device")
     if settings.attn == "flash_attention_2":
         raise NotModelled("attn='flash_attention_2' needs the flash-attn package; rehearse with attn='sdpa'")
 
@@ -125,8 +140,10 @@ def named_refusals(settings: TrainSettings, doing: str) -> Iterator[None]:
 # what is trained
 
 
-def _select_trained(built: Built, settings: TrainSettings) -> None:
+def _select_trained(built: Built, settings: TrainSettings, device: str) -> Built:
     core: Any = _BUILDERS[built.library]
+    if settings.train == "lora":
+        return _adapted(built, settings, device)
     if settings.train == "linear-probe":
         built.model.requires_grad_(False)
         heads = core.classifiers(built.model)
@@ -137,24 +154,44 @@ def _select_trained(built: Built, settings: TrainSettings) -> None:
     if settings.freeze_layers is not None:
         for part in core.first_parts(built.model, settings.freeze_layers):
             part.requires_grad_(False)
+    return built
+
+
+def _adapted(built: Built, settings: TrainSettings, device: str) -> Built:
+    """PEFT freezes what it does not add, and comes before checkpointing is switched on, as in the Trainer."""
+    core: Any = _BUILDERS[built.library]
+    classifiers = [] if built.own_loss else core.classifiers(built.model)
+    frozen = [] if settings.freeze_layers is None else core.first_parts(built.model, settings.freeze_layers)
+    with named_refusals(settings, "adapted"):
+        model, resolved = add_lora(built.model, settings, classifiers=classifiers, frozen=frozen, device=device)
+    return dataclasses.replace(built, model=model, base=built.model, resolved=resolved)
 
 
 # activation checkpointing
 
 
+def _without_checkpointing(built: Built) -> str:
+    """What to type instead, where the class has no checkpointing."""
+    has_it = "vit_base_patch16_224 or swin_tiny_patch4_window7_224 of timm have it"
+    return (
+        f"{type(built.core).__name__} of {built.library} has no gradient checkpointing; leave it out and lower --bs "
+        f"with --accum, or --precision bf16, or take a model that has it: {has_it}"
+    )
+
+
 def _checkpoint(built: Built, first: int | None) -> None:
     """The library's own switch; with ``first``, the same checkpoint function on the first blocks only."""
     if built.library == "transformers":
-        build_transformers.enable_checkpointing(built.model, first)
+        build_transformers.enable_checkpointing(built.library_model, first)
         return
-    if not hasattr(built.core, "set_grad_checkpointing"):
-        raise InvalidRequest(
-            f"{type(built.core).__name__} of {built.library} has no gradient checkpointing; use a model that has it"
-        )
-    if first is None:
+    try:
         built.core.set_grad_checkpointing(True)
+    except (AssertionError, AttributeError) as error:  # classes without it assert that nobody asks, or have no switch
+        raise InvalidRequest(_without_checkpointing(built)) from error
+    if first is None:
         return
+    built.core.set_grad_checkpointing(False)
     from timm.models._manipulate import checkpoint
 
-    for block in build_timm.blocks(built.model)[:first]:
+    for block in build_timm.blocks(built.library_model)[:first]:
         block.forward = functools.partial(checkpoint, block.forward)

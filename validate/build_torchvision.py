@@ -51,8 +51,10 @@ class ForImageClassification(nn.Module):
         super().__init__()
         self.torchvision_model = model
 
-    def forward(self, pixel_values: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         logits = self.torchvision_model(pixel_values)
+        if labels is None:
+            return {"logits": logits}
         loss = F.cross_entropy(logits.view(-1, logits.shape[-1]), labels.view(-1))
         return {"loss": loss, "logits": logits}
 

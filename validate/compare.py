@@ -8,7 +8,7 @@ from typing import Any
 
 from vitmem.result import SCHEMA_VERSION, Estimate
 
-from .measurement import Measurement
+from .measurement import Measured
 
 __all__ = ["DEFAULT_TOLERANCE", "Comparison", "Difference", "compare"]
 
@@ -47,7 +47,7 @@ class Comparison:
     """Every figure that both sides know; ``passed`` looks at the peaks, the other rows say where an error is."""
 
     estimate: Estimate
-    measurement: Measurement
+    measurement: Measured
     tolerance: float
     peaks: tuple[Difference, ...]
     kinds: tuple[Difference, ...]
@@ -58,9 +58,21 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether each measured peak is met within the tolerance; nothing measured is no pass."""
+        """Whether each measured peak is met within the tolerance; nothing measured is no pass.
+
+        Where memory ran out, or could have, the verdict has to say the same.
+        """
+        if self.measurement.ran_out:
+            return self.fits in ("no", "borderline")
+        if self.measurement.ran_out is False and self.fits == "no":
+            return False
         errors = [row.relative_error for row in self.peaks if row.relative_error is not None]
         return bool(errors) and all(abs(error) <= self.tolerance for error in errors)
+
+    @property
+    def fits(self) -> str | None:
+        """The estimate's verdict, where a GPU or a memory was named."""
+        return None if self.estimate.verdict is None else self.estimate.verdict["fits"]
 
     def to_dict(self) -> dict[str, Any]:
         """The ``validate`` document of the contract."""
@@ -77,7 +89,7 @@ class Comparison:
         }
 
 
-def compare(estimate: Estimate, measurement: Measurement, tolerance: float = DEFAULT_TOLERANCE) -> Comparison:
+def compare(estimate: Estimate, measurement: Measured, tolerance: float = DEFAULT_TOLERANCE) -> Comparison:
     """The rows of both sides by name; a layer or kind that one side lacks counts as zero there."""
     if not 0 <= tolerance < 1:
         raise ValueError(f"tolerance {tolerance!r} is not a fraction in [0, 1)")
@@ -86,7 +98,7 @@ def compare(estimate: Estimate, measurement: Measurement, tolerance: float = DEF
         measurement=measurement,
         tolerance=tolerance,
         peaks=_peaks(estimate, measurement),
-        kinds=_rows(_tensor_kinds(estimate, measurement), measurement.at_peak),
+        kinds=_kinds(estimate, measurement),
         phases=_phases(estimate, measurement),
         states=_states(estimate, measurement),
         parameters=_layers(estimate, measurement, "parameter_bytes"),
@@ -94,50 +106,51 @@ def compare(estimate: Estimate, measurement: Measurement, tolerance: float = DEF
     )
 
 
-def _peaks(estimate: Estimate, measurement: Measurement) -> tuple[Difference, ...]:
-    measured = {
-        "tensor_bytes": measurement.peak_bytes,
-        "allocated_bytes": measurement.allocated_bytes,
-        "reserved_bytes": measurement.reserved_bytes,
-        "device_bytes": measurement.device_bytes,
-    }
+def _peaks(estimate: Estimate, measurement: Measured) -> tuple[Difference, ...]:
     return tuple(
         Difference(name=name, estimated_bytes=getattr(estimate.peak, name), measured_bytes=num_bytes)
-        for name, num_bytes in measured.items()
+        for name, num_bytes in measurement.peaks.items()
     )
 
 
-def _tensor_kinds(estimate: Estimate, measurement: Measurement) -> Mapping[str, int]:
+def _kinds(estimate: Estimate, measurement: Measured) -> tuple[Difference, ...]:
     """Without an allocator the peak is that of the tensors alone: no workspaces, no rounding."""
-    sees_allocator = measurement.allocated_bytes is not None
+    if not measurement.kinds:
+        return ()
+    sees_allocator = measurement.peaks["allocated_bytes"] is not None
     kinds = estimate.at_peak if sees_allocator else estimate.at_tensor_peak
-    return {
+    known = {
         name: num_bytes
         for name, num_bytes in kinds.items()
         if num_bytes is not None and (sees_allocator or name not in _NOT_TENSORS)
     }
+    return _rows(known, measurement.kinds)
 
 
-def _phases(estimate: Estimate, measurement: Measurement) -> tuple[Difference, ...]:
+def _phases(estimate: Estimate, measurement: Measured) -> tuple[Difference, ...]:
     known = {name: phase for name, phase in estimate.phases.items() if phase is not None}
     return tuple(
         Difference(
             name=name,
-            estimated_bytes=known[name].tensor_bytes if name in known else None,
+            estimated_bytes=getattr(known[name], measurement.phase_figure) if name in known else None,
             measured_bytes=num_bytes,
         )
         for name, num_bytes in measurement.phases.items()
     )
 
 
-def _states(estimate: Estimate, measurement: Measurement) -> tuple[Difference, ...]:
+def _states(estimate: Estimate, measurement: Measured) -> tuple[Difference, ...]:
+    measured = measurement.state_bytes
     return tuple(
-        Difference(name=name, estimated_bytes=num_bytes, measured_bytes=getattr(measurement.states, name))
+        Difference(name=name, estimated_bytes=num_bytes, measured_bytes=measured[name])
         for name, num_bytes in dataclasses.asdict(estimate.states).items()
+        if name in measured
     )
 
 
-def _layers(estimate: Estimate, measurement: Measurement, field: str) -> tuple[Difference, ...]:
+def _layers(estimate: Estimate, measurement: Measured, field: str) -> tuple[Difference, ...]:
+    if not measurement.layers:
+        return ()
     estimated = {layer.name: getattr(layer, field) for layer in estimate.layers}
     return _rows(estimated, {layer.name: getattr(layer, field) for layer in measurement.layers})
 

@@ -11,21 +11,56 @@ import dataclasses
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from vitmem.errors import NotModelled
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from vitmem.errors import DoesNotFit, NotModelled
 from vitmem.settings import TrainSettings
 
-from .build import build_model, named_refusals
+from .build import Built, build_model, named_refusals
 from .events import PHASES
 from .loops import LOOPS, STEPS, Job
 from .optim import make_optimizer
 
-__all__ = ["DEVICE", "CudaJob", "CudaMeasurement", "Peaks", "clean", "measure"]
+if TYPE_CHECKING:
+    from .compiled import Partition
+
+__all__ = [
+    "DEVICE",
+    "CompiledGraphs",
+    "CudaJob",
+    "CudaMeasurement",
+    "OutOfMemory",
+    "Peaks",
+    "clean",
+    "kernel",
+    "measure",
+]
 
 DEVICE = "cuda"
+
+SDPA_KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+class OutOfMemory(DoesNotFit):
+    """``str`` is the allocator's own message; ``phase`` and ``step`` (from 0, None: before the first) say where."""
+
+    def __init__(self, message: str, *, phase: str, step: int | None) -> None:
+        super().__init__(message)
+        self.phase = phase
+        self.step = step
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
+        return {"message": str(self), "phase": self.phase, "step": self.step, "num_alloc_retries": retries}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +76,22 @@ class CudaMeasurement:
     reserved_bytes: int
     num_alloc_retries: int
     left_bytes: int
+    compiled: CompiledGraphs | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return dataclasses.asdict(self)
+        values = dataclasses.asdict(self)
+        return values if self.compiled else {name: value for name, value in values.items() if name != "compiled"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledGraphs:
+    """What the compiled forward keeps for its backward in the third step: ``saved_activation_bytes`` depend on the
+    batch, ``saved_weight_bytes`` are copies of weights. ``num_compiled`` forwards were made in three steps."""
+
+    num_compiled: int
+    saved_activation_bytes: int
+    saved_weight_bytes: int
 
 
 class CudaJob(Job):
@@ -53,6 +100,8 @@ class CudaJob(Job):
     __slots__ = ()
 
     def autocast(self) -> AbstractContextManager[Any]:
+        if self.settings.compile and self.settings.loop == "trainer":
+            return nullcontext()  # accelerate compiles the model with autocast inside
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.settings.precision)
         return nullcontext() if dtype is None else torch.autocast(DEVICE, dtype=dtype)
 
@@ -70,13 +119,18 @@ class Peaks:
     """A ``vitmem.validate.loops.Recorder`` that reads the allocator's peaks between phases."""
 
     def __init__(self) -> None:
-        self.step = 0
-        self.allocated: dict[tuple[int, str], int] = {}
-        self.reserved: dict[tuple[int, str], int] = {}
+        self.partition: Partition | None = None
+        self.step: int | None = None
+        self.phase = "setup"
+        self.allocated: dict[tuple[int | None, str], int] = {}
+        self.reserved: dict[tuple[int | None, str], int] = {}
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
+        self.phase = phase
         torch.cuda.reset_peak_memory_stats()
+        if phase == "forward" and self.partition is not None:
+            self.partition.forget()
         yield
         place = self.step, phase
         self.allocated[place] = max(self.allocated.get(place, 0), torch.cuda.max_memory_allocated())
@@ -85,6 +139,8 @@ class Peaks:
     def inputs(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def averages(self, model: nn.Module) -> None: ...
+
     def step_begins(self, step: int) -> None:
         self.step = step
 
@@ -92,23 +148,36 @@ class Peaks:
     def backward_ended(self) -> None: ...
     def stepped(self) -> None: ...
 
+    @contextlib.contextmanager
+    def running_out(self) -> Iterator[None]:
+        """What the device has no room for is a result: the allocator's message, and where."""
+        try:
+            yield
+        except torch.OutOfMemoryError as error:
+            raise OutOfMemory(str(error), phase=self.phase, step=self.step) from error
+
     def phases(self, step: int) -> dict[str, int]:
         """The phases of one step, without what comes before it or after it."""
         return {phase: peak for (at, phase), peak in self.allocated.items() if at == step and phase in PHASES}
 
 
 def measure(settings: TrainSettings) -> CudaMeasurement:
-    """Build the model on the host, move it, run three steps; raises NotModelled where torch sees no CUDA device."""
+    """Build the model on the host, move it, run three steps.
+
+    Raises NotModelled where torch sees no CUDA device, OutOfMemory where the device is too small.
+    """
     if not torch.cuda.is_available():
         raise NotModelled("torch sees no CUDA device here; use --backend meta")
     left = clean()
     retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
     built = build_model(settings, "cpu")
-    built.model.to(DEVICE)
-    job = CudaJob(settings=settings, built=built, optimizer=make_optimizer(settings, built.model), device=DEVICE)
     peaks = Peaks()
-    with named_refusals(settings, "trained"):
-        LOOPS[settings.loop](job, peaks)
+    with named_refusals(settings, "trained"), peaks.running_out(), kernel(settings):
+        built.model.to(DEVICE)
+        optimizer = make_optimizer(settings, built.model)
+        with _compiling(settings, built) as (called, peaks.partition):
+            job = CudaJob(settings=settings, built=called, optimizer=optimizer, device=DEVICE)
+            LOOPS[settings.loop](job, peaks)
     phases = peaks.phases(STEPS - 1)
     return CudaMeasurement(
         allocated_bytes=max(phases.values()),
@@ -117,7 +186,35 @@ def measure(settings: TrainSettings) -> CudaMeasurement:
         reserved_bytes=max(peaks.reserved.values()),
         num_alloc_retries=torch.cuda.memory_stats()["num_alloc_retries"] - retries,
         left_bytes=left,
+        compiled=None if peaks.partition is None else _graphs(peaks.partition),
     )
+
+
+@contextlib.contextmanager
+def _compiling(settings: TrainSettings, built: Built) -> Iterator[tuple[Built, Partition | None]]:
+    """The model to call: compiled if that is asked for, on a device without kernels if there are none."""
+    if not settings.compile:
+        yield built, None
+        return
+    from .absent_kernels import is_absent, kernels_of_absent_device
+    from .compiled import compile_as_the_loop
+
+    with kernels_of_absent_device() if is_absent() else nullcontext():
+        compiled, partition = compile_as_the_loop(settings, built.model)
+        yield dataclasses.replace(built, model=compiled), partition
+
+
+def _graphs(partition: Partition) -> CompiledGraphs:
+    return CompiledGraphs(
+        num_compiled=partition.num_compiled,
+        saved_activation_bytes=partition.num_bytes(of_weights=False),
+        saved_weight_bytes=partition.num_bytes(of_weights=True),
+    )
+
+
+def kernel(settings: TrainSettings) -> AbstractContextManager[None]:
+    """``--sdpa-kernel``: PyTorch's own switch, which refuses what the kernel cannot do."""
+    return nullcontext() if settings.sdpa_kernel == "auto" else sdpa_kernel(SDPA_KERNELS[settings.sdpa_kernel])
 
 
 def clean() -> int:

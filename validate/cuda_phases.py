@@ -13,7 +13,7 @@ from vitmem.errors import NotModelled
 from vitmem.settings import TrainSettings
 
 from .build import build_model, named_refusals
-from .cuda import DEVICE, CudaJob, Peaks, clean
+from .cuda import DEVICE, CudaJob, Peaks, clean, kernel
 from .loops import LOOPS, STEPS
 from .optim import make_optimizer
 from .phases import eval_sizes, last_sizes
@@ -64,7 +64,7 @@ def measure(settings: TrainSettings) -> PhaseMeasurement:
         evaluation_bytes=peaks.allocated.get((STEPS - 1 + last, "evaluation")) if evaluated else None,
         evaluation_reserved_bytes=_reserved(peaks, STEPS - 1 + last, evaluation=True) if evaluated else None,
         reserved_bytes=max(peaks.reserved.values()),
-        resume_bytes=max(size for (step, _), size in resumed.allocated.items() if step == 0),
+        resume_bytes=max(size for (step, _), size in resumed.allocated.items() if step in {None, 0}),
         resume_reserved_bytes=max(resumed.reserved.values()),
         left_bytes=left,
     )
@@ -85,7 +85,7 @@ def _run(settings: TrainSettings, checkpoint: dict[str, Any] | None = None) -> t
         checkpoint=checkpoint,
     )
     peaks = Peaks()
-    with named_refusals(settings, "trained"):
+    with named_refusals(settings, "trained"), kernel(settings):
         LOOPS[settings.loop](job, peaks)
     return peaks, job
 
@@ -95,7 +95,7 @@ def _reserved(peaks: Peaks, step: int, *, evaluation: bool) -> int:
     return max(
         size
         for (at, phase), size in peaks.reserved.items()
-        if at < step or (at == step and (evaluation or phase != "evaluation"))
+        if at is None or at < step or (at == step and (evaluation or phase != "evaluation"))
     )
 
 

@@ -18,7 +18,7 @@ class LinearClassifier(nn.Module):
 
     def __init__(self, base: Any) -> None:
         super().__init__()
-        self.config = base.config
+        self.base_config = base.config  # as ``config`` it would make PEFT expect a model of transformers
         self.base_name = base.config.model_type
         self.add_module(self.base_name, base)
         self.classifier = nn.Linear(base.config.hidden_size, base.config.num_labels)
@@ -34,7 +34,7 @@ class LinearClassifier(nn.Module):
         loss = None
         if labels is not None:
             loss_function: Any = LOSS_MAPPING["ForImageClassification"]
-            loss = loss_function(labels, logits, self.config, **kwargs)
+            loss = loss_function(labels, logits, self.base_config, **kwargs)
         return ImageClassifierOutput(loss=loss, logits=logits)
 
     def gradient_checkpointing_enable(self) -> None:

@@ -9,7 +9,9 @@ __all__ = ["MODEL", "layer_of"]
 #: The row for everything outside the named parts of a model: the loss, the loop, loose tensors.
 MODEL = "model"
 
-_WRAPPERS = ("timm_model", "torchvision_model")
+_WRAPPERS = ("base_model.model", "base_model", "timm_model", "torchvision_model")
+#: What PEFT puts between a layer and its parameters.
+_PEFT = re.compile(r"\.(?:base_layer|original_module|(?:lora_\w+|modules_to_save)(?:\.default)?)(?=\.|$)")
 _BLOCK = re.compile(r"^(?:.*\.)?(?:blocks|layers|layer|stages|decoder_layers)\.\d+(?=\.|$)")
 _TORCHVISION = re.compile(
     r"^(?:encoder(?:\.layers\.encoder_layer_\d+|\.\w+)|features\.(?:0|\d+(?:\.\d+)?)|layer\d+\.\d+)(?=\.|$)"
@@ -29,7 +31,10 @@ def layer_of(path: str, *, library: str) -> str:
     'patch_embed'
     >>> layer_of("features.1.0.attn.qkv", library="torchvision")
     'features.1.0'
+    >>> layer_of("base_model.model.classifier.modules_to_save.default", library="transformers")
+    'classifier'
     """
+    path = _PEFT.sub("", path)
     for wrapper in _WRAPPERS:
         path = path.removeprefix(f"{wrapper}.") if path != wrapper else ""
     block = _BLOCK.match(path) or (_TORCHVISION.match(path) if library == "torchvision" else None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["MeasuredLayer", "MeasuredStates", "Measurement"]
+__all__ = ["AllocatorMeasurement", "Measured", "MeasuredLayer", "MeasuredStates", "Measurement"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,28 @@ class MeasuredStates:
     end_of_forward_bytes: int
     end_of_backward_bytes: int
     end_of_step_bytes: int
+
+
+class Measured(Protocol):
+    """What a comparison asks of a measurement. ``None`` and empty tables: this backend does not see the figure."""
+
+    @property
+    def backend(self) -> str: ...
+    @property
+    def peaks(self) -> Mapping[str, int | None]: ...
+    @property
+    def kinds(self) -> Mapping[str, int]: ...
+    @property
+    def phase_figure(self) -> str: ...
+    @property
+    def phases(self) -> Mapping[str, int]: ...
+    @property
+    def state_bytes(self) -> Mapping[str, int]: ...
+    @property
+    def layers(self) -> tuple[MeasuredLayer, ...]: ...
+    @property
+    def ran_out(self) -> bool | None: ...
+    def to_dict(self) -> dict[str, Any]: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +80,38 @@ class Measurement:
     device_bytes: int | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def peaks(self) -> Mapping[str, int | None]:
+        """The contract's peaks by name."""
+        return {
+            "tensor_bytes": self.peak_bytes,
+            "allocated_bytes": self.allocated_bytes,
+            "reserved_bytes": self.reserved_bytes,
+            "device_bytes": self.device_bytes,
+        }
+
+    @property
+    def kinds(self) -> Mapping[str, int]:
+        return self.at_peak
+
+    @property
+    def phase_figure(self) -> str:
+        return "tensor_bytes"
+
+    @property
+    def state_bytes(self) -> Mapping[str, int]:
+        return dataclasses.asdict(self.states)
+
+    @property
+    def ran_out(self) -> None:
+        """There is no capacity that could run out."""
+        return None
+
     def to_dict(self) -> dict[str, Any]:
         """The ``measurement`` object of the contract as plain values."""
         return {
             "backend": self.backend,
-            "peak": {
-                "tensor_bytes": self.peak_bytes,
-                "allocated_bytes": self.allocated_bytes,
-                "reserved_bytes": self.reserved_bytes,
-                "device_bytes": self.device_bytes,
-                "phase": self.peak_phase,
-                "layer": self.peak_layer,
-            },
+            "peak": {**self.peaks, "phase": self.peak_phase, "layer": self.peak_layer},
             "at_peak": dict(self.at_peak),
             "phases": {name: {"tensor_bytes": num_bytes} for name, num_bytes in self.phases.items()},
             "states": dataclasses.asdict(self.states),
@@ -103,3 +145,84 @@ class Measurement:
             device=document["device"],
             notes=tuple(document["notes"]),
         )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorMeasurement:
+    """What PyTorch's caching allocator said of the third step and of the first; ``None`` where memory ran out.
+
+    ``phases`` are those of the third step, and ``first_step``; ``out_of_memory`` has the allocator's ``message`` and
+    the ``phase`` and ``step`` (from 0) that it came in.
+    """
+
+    backend: str
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    phases: Mapping[str, int]
+    num_alloc_retries: int
+    out_of_memory: Mapping[str, Any] | None
+    versions: Mapping[str, str]
+    device: str
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, document: Mapping[str, Any], *, backend: str, device: str, notes: tuple[str, ...] = ()
+    ) -> AllocatorMeasurement:
+        """From what :mod:`vitmem.validate.cuda` measured or ran out in, as plain values."""
+        failed = document.get("out_of_memory")
+        seen = document.get("measured", {})
+        first = {"first_step": seen["first_step_bytes"]} if seen else {}
+        return cls(
+            backend=backend,
+            allocated_bytes=seen.get("allocated_bytes"),
+            reserved_bytes=seen.get("reserved_bytes"),
+            phases={**seen.get("phases", {}), **first},
+            num_alloc_retries=(failed or seen)["num_alloc_retries"],
+            out_of_memory=failed,
+            versions=document["versions"],
+            device=device,
+            notes=notes,
+        )
+
+    @property
+    def peaks(self) -> Mapping[str, int | None]:
+        """Tensors alone are not seen, nor what the device shows besides."""
+        known = {"allocated_bytes": self.allocated_bytes, "reserved_bytes": self.reserved_bytes}
+        return {"tensor_bytes": None, **known, "device_bytes": None}
+
+    @property
+    def kinds(self) -> Mapping[str, int]:
+        return {}
+
+    @property
+    def phase_figure(self) -> str:
+        return "allocated_bytes"
+
+    @property
+    def state_bytes(self) -> Mapping[str, int]:
+        return {}
+
+    @property
+    def layers(self) -> tuple[MeasuredLayer, ...]:
+        return ()
+
+    @property
+    def ran_out(self) -> bool:
+        return self.out_of_memory is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The ``measurement`` object of the contract as plain values."""
+        steady = {name: size for name, size in self.phases.items() if name != "first_step"}
+        return {
+            "backend": self.backend,
+            "peak": {**self.peaks, "phase": max(steady, key=lambda name: steady[name], default=None), "layer": None},
+            "at_peak": {},
+            "phases": {name: {"tensor_bytes": None, "allocated_bytes": size} for name, size in self.phases.items()},
+            "layers": [],
+            "num_alloc_retries": self.num_alloc_retries,
+            "out_of_memory": None if self.out_of_memory is None else dict(self.out_of_memory),
+            "versions": dict(self.versions),
+            "device": self.device,
+            "notes": list(self.notes),
+        }

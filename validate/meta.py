@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import platform
 import warnings
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from typing import Any
 from unittest import mock
 
+from vitmem.errors import NotModelled
 from vitmem.settings import TrainSettings
 
 from .attention import SdpaChoice
@@ -27,6 +26,7 @@ from .measurement import Measurement
 from .optim import make_optimizer
 from .phases import eval_sizes, last_sizes, on_host
 from .summary import summarise
+from .versions import versions
 from .watch import Watch
 
 __all__ = ["Rehearsal", "measure", "rehearse", "resume_bytes"]
@@ -36,7 +36,10 @@ DEVICE = "meta"
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The measurement with the allocations behind it, in order of birth, and the model that was built."""
+    """The measurement with the allocations behind it, in order of birth, and the model that was built.
+
+    ``resolved`` are the settings that the user left open, as they were chosen.
+    """
 
     library: str
     class_name: str
@@ -45,6 +48,7 @@ class Rehearsal:
     events: tuple[Allocation, ...]
     spans: tuple[Span, ...]
     sdpa_calls: Mapping[str, int]
+    resolved: Mapping[str, Any]
 
 
 def measure(settings: TrainSettings) -> Measurement:
@@ -54,6 +58,8 @@ def measure(settings: TrainSettings) -> Measurement:
 
 def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
     """The third step, allocation by allocation; ``cuda=False`` follows the CPU's rules (fp32, eager attention)."""
+    if settings.compile:
+        raise NotModelled("compile=True is not rehearsed on the meta device: inductor traces CUDA tensors")
     with _quiet(), _as_on_cuda():
         built = build_model(settings, DEVICE)
         forget_cached_tensors(built.model)
@@ -75,10 +81,11 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         library=built.library,
         class_name=type(built.core).__name__,
         image_size=built.image_size,
-        measurement=summarise(watch, backend="meta", device=DEVICE, versions=_versions()),
+        measurement=summarise(watch, backend="meta", device=DEVICE, versions=versions(settings.train)),
         events=tuple(watch.tracker.events),
         spans=tuple(watch.spans),
         sdpa_calls=dict(sdpa.calls),
+        resolved=built.resolved,
     )
 
 
@@ -101,11 +108,6 @@ def _followed(settings: TrainSettings, checkpoint: dict[str, Any] | None) -> Wat
     with named_refusals(settings, "trained"), watch.tracker, semantics.active():
         LOOPS[settings.loop](job, watch)
     return watch
-
-
-def _versions() -> dict[str, str]:
-    packages = ("torch", "timm", "transformers", "torchvision", "accelerate")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ def estimate(settings: TrainSettings, reason: str) -> Estimate:
     measured = rehearsal.measurement
     at_peak = _kinds(measured)
     return Estimate(
-        request={**settings.to_dict(), "res": list(rehearsal.image_size)},
+        request={**settings.to_dict(), **rehearsal.resolved, "res": list(rehearsal.image_size)},
         model=_model_info(settings, rehearsal),
         peak=_peak(measured),
         at_peak=at_peak,

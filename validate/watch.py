@@ -31,6 +31,7 @@ class Watch:
         self.held: tuple[Allocation, ...] = ()
         self.gradient_bytes = self.optimizer_bytes = 0
         self.optimizer = optimizer
+        self._averages: list[tuple[str, Tensor]] = []
         self._last = last
         self._step = 0
         self._starts: list[int] = []
@@ -83,6 +84,12 @@ class Watch:
         """Batches and what the loader makes of them."""
         return self.tracker.labelled("inputs")
 
+    def averages(self, model: nn.Module) -> None:
+        """An average of the model that the optimizer step keeps: all of it counts as the optimizer's state."""
+        self._averages = [*model.named_parameters(), *model.named_buffers()]
+        for name, tensor in self._averages:
+            self.tracker.adopt(tensor, kind="optimizer_state", layer=self._layer_of_tensor(name))
+
     def step_begins(self, step: int) -> None:
         """Steps are counted from 0."""
         self._step = step
@@ -114,7 +121,7 @@ class Watch:
         states = [(self._owned[id(p)], t) for p, state in self.optimizer.state.items() for t in _tensors(state)]
         for name, tensor in states:
             self.tracker.adopt(tensor, kind="optimizer_state", layer=self._layer_of_tensor(name))
-        self.optimizer_bytes = self._allocated_bytes(tensor for _, tensor in states)
+        self.optimizer_bytes = self._allocated_bytes(tensor for _, tensor in (*states, *self._averages))
 
     def _allocated_bytes(self, tensors: Iterable[Tensor]) -> int:
         """Each allocation once: the gradients of a packed bias are views of one, and one summed in place into a part

@@ -22,7 +22,7 @@ class Block:
 
     __slots__ = ("address", "allocated", "mapped", "next", "pool", "previous", "segment", "size")
 
-    def __init__(self, pool: Pool, segment: int, address: int, size: int, *, mapped: bool = True) -> None:
+    def __init__(self, pool: Pool, segment: int, address: int, size: int, mapped: bool = True) -> None:
         self.pool = pool
         self.segment = segment
         self.address = address
@@ -38,21 +38,24 @@ class Block:
 
 
 class Pool:
-    """Cached blocks in the order of the best fit: by size, then the older segment, then the lower address."""
+    """Cached blocks in the order of the best fit: by size, then the older segment, then the lower address.
 
-    def __init__(self, *, small: bool) -> None:
+    ``largest_rest``: what is left of a block above its request is split off only if it is larger.
+    """
+
+    __slots__ = ("largest_rest", "order", "small", "unmapped")
+
+    def __init__(self, *, small: bool, largest_rest: int) -> None:
         self.small = small
-        self.order: list[tuple[int, int, int]] = []
-        self.blocks: dict[int, Block] = {}
+        self.largest_rest = largest_rest
+        self.order: list[tuple[int, int, int, Block]] = []  # the address is never the same, so no blocks are compared
         self.unmapped: dict[int, Block] = {}
 
     def add(self, block: Block) -> None:
-        insort(self.order, (block.size, block.segment, block.address))
-        self.blocks[block.address] = block
+        insort(self.order, (block.size, block.segment, block.address, block))
 
     def remove(self, block: Block) -> None:
         del self.order[bisect_left(self.order, (block.size, block.segment, block.address))]
-        del self.blocks[block.address]
 
 
 def rounded(num_bytes: int) -> int:

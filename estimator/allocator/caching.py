@@ -16,7 +16,6 @@ from .block import (
     SMALL_SIZE,
     Block,
     Pool,
-    rounded,
     segment_size,
 )
 from .config import AllocatorConfig
@@ -43,6 +42,7 @@ class CachingAllocator:
         self.allocated = 0
         self.num_retries = 0
         self._segments = 0  # made so far
+        self._takes_first = not self.config.expandable_segments and self.config.max_split_size is None
 
     @property
     def reserved(self) -> int:
@@ -56,13 +56,19 @@ class CachingAllocator:
 
     def malloc(self, num_bytes: int, stream: int = 0) -> Block:
         """The block for a request of ``num_bytes`` > 0; raises OutOfMemory. Streams share no blocks."""
-        size = rounded(num_bytes)
-        pool = self._pool(stream, small=size <= SMALL_SIZE)
-        block = self._free_block(pool, size) or self._new_block(pool, size) or self._retry(pool, size)
+        size = -(-num_bytes // MIN_BLOCK) * MIN_BLOCK  # rounded(), once per allocation of a run
+        pool = self.pools.get((stream, size <= SMALL_SIZE)) or self._new_pool(stream, size <= SMALL_SIZE)
+        order = pool.order
+        at = bisect_left(order, (size,))
+        block = None
+        if at < len(order):
+            block = order.pop(at)[3] if self._takes_first else self._chosen(pool, at, size)
+        if block is None:
+            block = self._new_block(pool, size) or self._retry(pool, size)
         if block is None:
             raise OutOfMemory(num_bytes)
-        if self._should_split(block, size):
-            self._split(block, size)
+        if block.size - size > pool.largest_rest and not self._is_oversized(size):
+            pool.add(self._cut(block, size))
         block.allocated = True
         self.allocated += block.size
         return block
@@ -77,41 +83,42 @@ class CachingAllocator:
     def release_cached(self) -> None:
         """``torch.cuda.empty_cache()``: whole cached segments go back to the driver."""
         for pool in sorted(self.pools.values(), key=lambda pool: pool.small):
-            for block in list(pool.blocks.values()):
+            for *_, block in list(pool.order):
                 if self.config.expandable_segments:
                     self._unmap(block)
                 elif not block.is_split:
                     pool.remove(block)
                     self.driver.give_back(block.address, block.size)
 
-    def _pool(self, stream: int, *, small: bool) -> Pool:
-        if (stream, small) not in self.pools:
-            self.pools[stream, small] = Pool(small=small)
-        return self.pools[stream, small]
+    def _new_pool(self, stream: int, small: bool) -> Pool:
+        splits_all = small or self.config.expandable_segments
+        pool = self.pools[stream, small] = Pool(small=small, largest_rest=MIN_BLOCK - 1 if splits_all else SMALL_SIZE)
+        return pool
+
+    def _is_oversized(self, size: int) -> bool:
+        limit = self.config.max_split_size
+        return limit is not None and size >= limit and not self.config.expandable_segments and size > SMALL_SIZE
 
     # --- finding a block
 
-    def _free_block(self, pool: Pool, size: int) -> Block | None:
-        order, at = pool.order, bisect_left(pool.order, (size, 0, 0))
-        if at == len(order):
-            return None
+    def _chosen(self, pool: Pool, at: int, size: int) -> Block | None:
+        """Of the cached blocks from ``at`` on, which are large enough, the one that the options leave."""
         if self.config.expandable_segments:
             at = self._least_room(pool, at)
-        found, _, address = order[at]
+        found = pool.order[at][0]
         limit = self.config.max_split_size
         if limit is not None and (
             size < limit <= found or (size >= limit and found >= size + MAX_NON_SPLIT)
         ):  # an oversized block is neither split nor wasted
             return None
-        del order[at]
-        return pool.blocks.pop(address)
+        return pool.order.pop(at)[3]
 
     @staticmethod
     def _least_room(pool: Pool, at: int) -> int:
         """A block at the end of what is mapped counts as the size that it can grow to."""
 
         def room(place: int) -> int:
-            block = pool.blocks[pool.order[place][2]]
+            block = pool.order[place][3]
             after = block.next
             return block.size + (after.size if after is not None and not after.mapped else 0)
 
@@ -141,15 +148,15 @@ class CachingAllocator:
         if limit is None or self.config.expandable_segments:
             return False
         wanted = max(size, limit)
-        at = bisect_left(pool.order, (wanted, 0, 0))
+        at = bisect_left(pool.order, (wanted,))
         chosen = pool.order[at : at + 1]
         while not chosen or sum(found for found, *_ in chosen) < wanted:
             at -= 1
             if at < 0 or pool.order[at][0] < limit:
                 break
             chosen.append(pool.order[at])
-        for found, _, address in chosen:
-            pool.remove(pool.blocks[address])
+        for found, _, address, block in chosen:
+            pool.remove(block)
             self.driver.give_back(address, found)
         return sum(found for found, *_ in chosen) >= wanted
 
@@ -159,41 +166,31 @@ class CachingAllocator:
 
     # --- splitting and joining
 
-    def _should_split(self, block: Block, size: int) -> bool:
-        remaining = block.size - size
-        if block.pool.small or self.config.expandable_segments:
-            return remaining >= MIN_BLOCK
-        limit = self.config.max_split_size
-        return (limit is None or size < limit) and remaining > SMALL_SIZE
-
-    def _split(self, block: Block, size: int) -> None:
-        rest = self._cut(block, size)
-        block.pool.add(rest)
-
     @staticmethod
     def _cut(block: Block, size: int) -> Block:
         """``block`` keeps its first ``size`` bytes; the rest is a block behind it."""
-        rest = Block(block.pool, block.segment, block.address + size, block.size - size, mapped=block.mapped)
+        rest = Block(block.pool, block.segment, block.address + size, block.size - size, block.mapped)
         rest.previous, rest.next = block, block.next
         if block.next is not None:
             block.next.previous = rest
         block.next, block.size = rest, size
         return rest
 
-    def _merge_neighbours(self, block: Block) -> None:
-        for other in (block.previous, block.next):
-            if other is None or other.allocated or other.mapped != block.mapped:
-                continue
-            (other.pool.remove if other.mapped else _forget)(other)
-            if other is block.previous:
-                block.address, block.previous = other.address, other.previous
-                if block.previous is not None:
-                    block.previous.next = block
-            else:
-                block.next = other.next
-                if block.next is not None:
-                    block.next.previous = block
-            block.size += other.size
+    @staticmethod
+    def _merge_neighbours(block: Block) -> None:
+        before, after = block.previous, block.next
+        if before is not None and not before.allocated and before.mapped is block.mapped:
+            before.pool.remove(before) if before.mapped else _forget(before)
+            block.address, block.previous = before.address, before.previous
+            block.size += before.size
+            if block.previous is not None:
+                block.previous.next = block
+        if after is not None and not after.allocated and after.mapped is block.mapped:
+            after.pool.remove(after) if after.mapped else _forget(after)
+            block.next = after.next
+            block.size += after.size
+            if block.next is not None:
+                block.next.previous = block
 
     # --- expandable segments: one address range per pool, mapped page by page
 

@@ -21,6 +21,7 @@ COMMANDS: Mapping[str, str] = {
     "models": "The models that are known by name.",
     "gpus": "The GPUs that are known by name: memory, compute capability, peak rates.",
     "validate": "Run or rehearse the real step and compare it with the estimate.",
+    "null": "Run a training command on a CUDA device that is not there and report its memory.",
 }
 
 _INTERRUPTED = 130

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -17,8 +17,7 @@ _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _ZERO_STAGES = ("1", "2", "3")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """One setting: ``metavar`` is what its value looks like, ``None`` for a switch or a list of choices."""
 
     name: str
@@ -59,10 +58,15 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("optim", "NAME", "optimizer, as Trainer's optim names it"),
         ("loop", None, "whose training loop"),
         ("train", None, "what is trained"),
-        ("lora_rank", "N", "rank of the adapters, with --train lora"),
+        ("lora_rank", "N", "rank of the adapters, with --train lora; PEFT's own is 8"),
+        ("lora_dropout", "P", "dropout rate in front of the adapters; PEFT's own is 0"),
+        ("lora_targets", "NAMES", "what is adapted: qkv,proj or all-linear; query and value unless said"),
         ("freeze_layers", "N", "embeddings and the first N blocks are frozen"),
         ("zero_grad", None, "when old gradients go away"),
         ("ema", None, "keep an exponential moving average of the weights on the GPU"),
+        ("clip_grad", "X", "clip gradients to this norm; 0: no clipping"),
+        ("label_smoothing", "P", "label smoothing of the loss"),
+        ("mixup", None, "mixup or cutmix: a target for every class"),
         ("compile", None, "torch.compile"),
         ("training_args", "FILE", "read settings from the JSON that TrainingArguments writes; other flags win"),
     ),
@@ -79,6 +83,7 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("gpu", "NAME", "the GPU it must fit into"),
         ("memory", "SIZE", "the memory it must fit into, as 24GiB"),
         ("alloc_conf", "CONF", "PYTORCH_CUDA_ALLOC_CONF, as expandable_segments:True"),
+        ("torch", "X.Y", "the version of PyTorch that trains"),
         ("workers", "N", "processes of the data loader; the loop's own if left out"),
         ("prefetch", "N", "batches that each of them makes ahead"),
         ("pin_memory", None, "the data loader pins its batches; the loop's own if left out"),
@@ -86,6 +91,8 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
 }
 
 _FIELDS = {field.name: field for field in dataclasses.fields(TrainSettings)}
+#: Types of fields whose values are parsed by TrainSettings, from the text as it stands.
+_TEXTS = ("str", "str | None", "tuple[int, int] | None", "tuple[str, ...] | None")
 
 
 if TYPE_CHECKING:
@@ -179,7 +186,7 @@ def _option(row: Row) -> Callable[[_Decorated], _Decorated]:
         return click.option(f"--{flag}/--no-{flag}", row.name, default=None, help=help_)
     choices = CHOICES.get(row.name, ())
     metavar = row.metavar or f"[{'|'.join(choices)}]"
-    text = bool(choices) or _FIELDS[row.name].type in ("str | None", "tuple[int, int] | None")
+    text = bool(choices) or _FIELDS[row.name].type in _TEXTS
     return click.option(
         f"--{flag}", row.name, type=_Value(choices, text=text), default=None, metavar=metavar, help=help_
     )

@@ -6,13 +6,17 @@ tensors die. A family written like its library's ``forward`` therefore keeps and
 
 from .autograd import Node, backward, record
 from .module import Module, Scope
+from .repeat import Repeats
 from .run import Autocast, Run, Storage
+from .stretch import NotRepeatable
 from .tensor import Tensor, contiguous_strides
 
 __all__ = [
     "Autocast",
     "Module",
     "Node",
+    "NotRepeatable",
+    "Repeats",
     "Run",
     "Scope",
     "Storage",

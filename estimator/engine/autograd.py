@@ -21,6 +21,7 @@ __all__ = [
     "Node",
     "Saved",
     "backward",
+    "edge_to",
     "ones_like",
     "record",
     "record_all",
@@ -138,10 +139,11 @@ def _node(
     tensors = tuple([x.detach() for x in saved])
     kept = tensors if run.frame is None else run.frame.hold(tensors, None if saves_result else outs[0])
     run.sequence += 1
-    return Node(tuple([_edge(x) for x in inputs]), function, kept, len(outs), run.layer, run.sequence)
+    return Node(tuple([edge_to(x) for x in inputs]), function, kept, len(outs), run.layer, run.sequence)
 
 
-def _edge(x: Tensor | None) -> Edge | None:
+def edge_to(x: Tensor | None) -> Edge | None:
+    """Where the gradient of an operator's input goes; None where nobody wants it."""
     if x is None or not x.requires_grad:
         return None
     if x.node is not None:

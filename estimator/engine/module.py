@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..units import DType
 from .autograd import AccumulateGrad
@@ -11,13 +11,29 @@ from .checkpoint import checkpoint
 from .run import Run
 from .tensor import Shape, Tensor
 
+if TYPE_CHECKING:
+    from ..lora import Lora
+    from .repeat import Repeats
+
 __all__ = ["Module", "Scope"]
 
 
 class Scope:
     """Where a module stands in its model: its path, the row of the per-layer table, the parameters made so far."""
 
-    __slots__ = ("buffers", "embeddings", "layer", "layer_norms", "parameters", "path", "run", "unused", "used")
+    __slots__ = (
+        "buffers",
+        "embeddings",
+        "layer",
+        "layer_norms",
+        "lora",
+        "parameters",
+        "path",
+        "persistent",
+        "run",
+        "unused",
+        "used",
+    )
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -25,10 +41,12 @@ class Scope:
         self.layer = "model"
         self.parameters: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
+        self.persistent: set[str] = set()
         self.unused: set[str] = set()
         self.used = True
         self.layer_norms: set[str] = set()
         self.embeddings: set[str] = set()
+        self.lora: Lora | None = None
 
     def __truediv__(self, name: str) -> Scope:
         """The child ``name``, in the same row of the per-layer table."""
@@ -36,8 +54,8 @@ class Scope:
         child.path = f"{self.path}.{name}" if self.path else name
         child.layer, child.parameters, child.buffers = self.layer, self.parameters, self.buffers
         child.unused, child.layer_norms = self.unused, self.layer_norms
-        child.embeddings = self.embeddings
-        child.used = self.used
+        child.embeddings, child.persistent = self.embeddings, self.persistent
+        child.used, child.lora = self.used, self.lora
         return child
 
     def row(self, name: str) -> Scope:
@@ -62,18 +80,17 @@ class Scope:
             self.unused.add(path)
         return tensor
 
-    def buffer(self, name: str, *shape: int, dtype: DType) -> Tensor:
-        """A registered buffer."""
-        tensor = self.buffers[(self / name).path] = self._state(shape, dtype, "buffers")
+    def buffer(self, name: str, *shape: int, dtype: DType, persistent: bool = False) -> Tensor:
+        """A registered buffer; a persistent one is in the ``state_dict``."""
+        path = (self / name).path
+        tensor = self.buffers[path] = self._state(shape, dtype, "buffers")
+        if persistent:
+            self.persistent.add(path)
         return tensor
-
-    def cached(self, *shape: int, dtype: DType) -> Tensor:
-        """What the library makes in its first forward pass and keeps for good, but registers nowhere."""
-        return self._state(shape, dtype, "activations")
 
     def moving_order(self) -> list[int]:
         """The allocations of the model in the order of ``Module.to``: children first, then a module's own parameters
-        and buffers (torch/nn/modules/module.py, ``_apply``); last what is registered nowhere."""
+        and buffers (torch/nn/modules/module.py, ``_apply``)."""
         tree: dict[str, Any] = {}
         for path, tensor in (*self.parameters.items(), *self.buffers.items()):
             *modules, _ = path.split(".")
@@ -81,8 +98,7 @@ class Scope:
             for name in modules:
                 node = node.setdefault(name, {})
             node.setdefault("", []).append(tensor.storage.id)
-        order = list(_children_first(tree))
-        return order + sorted(set(self.run.events) - set(order))
+        return list(_children_first(tree))
 
     def _state(self, shape: Shape, dtype: DType, kind: str) -> Tensor:
         outer, self.run.layer = self.run.layer, self.layer
@@ -117,12 +133,18 @@ class Module:
     blocks: Sequence[Module]
     #: Whether a call keeps only its arguments and is run again in the backward pass.
     checkpointed = False
+    #: Set where equal blocks share one play.
+    repeats: Repeats | None = None
 
     def __init__(self, scope: Scope) -> None:
         self.run = scope.run
         self.layer = scope.layer
 
     def __call__(self, *args: Any) -> Any:
+        return self.play(args) if self.repeats is None else self.repeats(self, args)
+
+    def play(self, args: tuple[Any, ...]) -> Any:
+        """A call of this very module."""
         return checkpoint(self, args) if self.checkpointed else self.run_forward(args)
 
     def run_forward(self, args: tuple[Any, ...]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -46,6 +47,7 @@ class Run:
         "kernels",
         "kind",
         "layer",
+        "lt_handles",
         "parameter_dtype",
         "phases",
         "releases",
@@ -54,6 +56,7 @@ class Run:
         "steps",
         "stream",
         "training",
+        "unknown",
     )
 
     def __init__(self, *, kernels: Kernels, parameter_dtype: DType) -> None:
@@ -68,6 +71,7 @@ class Run:
         self.sequence = 0  # of the last autograd node
         self.in_backward = False
         self.handles: dict[bool, Storage] = {}  # cuBLAS workspaces: of the main thread, of the autograd thread
+        self.lt_handles: dict[bool, Storage] = {}  # cuBLASLt's
         self.kind = "temporaries"
         self.layer = "model"
         self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
@@ -77,15 +81,29 @@ class Run:
         self.releases: list[int] = []  # the events before which the allocator gave back what it had cached
         self.phases: list[tuple[str, int]] = []
         self.steps: list[int] = []  # the phases with which a training step begins
+        self.unknown: list[tuple[int, int]] = []  # (events before it, at most so many bytes) a kernel borrows unseen
 
     def workspace(self, *sizes: int) -> list[Storage]:
         """Memory a kernel borrows from the allocator: counted as allocated, not as a tensor. Drop it to free it."""
         return [Storage(self, num_bytes, "workspaces") for num_bytes in sizes if num_bytes > 0]
 
+    def unknown_workspace(self, at_most_bytes: int) -> None:
+        """A kernel borrows here what nobody can say: it is no allocation, and what it could do to the peak is kept."""
+        self.unknown.append((len(self.events), at_most_bytes))
+
     def use_cublas(self) -> None:
         """The calling thread's workspace, from its first matrix product on and for good."""
-        if self.in_backward not in self.handles:
-            self.handles[self.in_backward] = Storage(self, self.kernels.cublas_workspace_bytes, "workspaces")
+        if self.in_backward not in self.handles and (num_bytes := self.kernels.cublas_workspace_bytes):
+            self.handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
+
+    def use_cublas_lt(self) -> list[Storage]:
+        """cuBLASLt's own workspace, where it has one: for a call (drop it), or the calling thread's for good."""
+        num_bytes = self.kernels.lt_workspace_bytes
+        if not self.kernels.torch.has("lt_workspace_is_kept"):
+            return self.workspace(num_bytes)
+        if self.in_backward not in self.lt_handles and num_bytes:
+            self.lt_handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
+        return []
 
     def start_phase(self, name: str, *, kind: str) -> None:
         """From here on allocations belong to phase ``name`` and are of ``kind`` unless they say otherwise."""
@@ -129,6 +147,20 @@ class Run:
         """``torch.cuda.empty_cache()``."""
         self.releases.append(len(self.events))
 
+    @property
+    def modes(self) -> tuple[object, ...]:
+        """All that decides what the same call on equal tensors does: another mode belongs here too."""
+        autocast = None if self.autocast is None else self.autocast.dtype
+        return (
+            self.grad_enabled,
+            autocast,
+            self.kind,
+            self.stream,
+            self.in_backward,
+            self.training,
+            self.caches_casts,
+        )
+
     def ledger(self) -> Ledger:
         """What happened so far, frozen."""
         sizes, kinds, layers = zip(*self.allocations)
@@ -168,5 +200,26 @@ class Storage:
         old_bytes, old_kind, layer = self.run.allocations[self.id]
         self.run.allocations[self.id] = (old_bytes if num_bytes is None else num_bytes, kind or old_kind, layer)
 
+    @classmethod
+    def entered(cls, run: Run, number: int) -> Storage:
+        """The block behind allocation ``number``, whose birth is written down already."""
+        storage = cls.__new__(cls)
+        storage.run, storage.id, storage.num_bytes = run, number, run.allocations[number][0]
+        return storage
+
+    def forget(self) -> None:
+        """Its death is written down already."""
+        self.run = _NOWHERE
+
     def __del__(self) -> None:
         self.run.events.append(~self.id)
+
+
+class _Nowhere(Run):
+    """Where nothing is written down."""
+
+    def __init__(self) -> None:
+        self.events = deque(maxlen=0)  # type: ignore[assignment]
+
+
+_NOWHERE = _Nowhere()

@@ -21,7 +21,9 @@ __all__ = [
     "cropped",
     "drop_path",
     "interleaved",
+    "neighbours",
     "padded",
+    "side_by_side",
     "window_partition",
     "window_reverse",
 ]
@@ -79,12 +81,22 @@ def drop_path(hidden_states: Tensor, rate: float) -> Tensor:
 
 def interleaved(input_feature: Tensor, height: int, width: int) -> Tensor:
     """[B, H * W, C] -> [B, H/2 * W/2, 4 C]: odd sides are padded, then four strided slices side by side."""
+    return side_by_side(neighbours(input_feature, height, width))
+
+
+def neighbours(input_feature: Tensor, height: int, width: int) -> list[Tensor]:
+    """[B, H * W, C] -> four of [B, H/2, W/2, C], views of the input or of its padded copy."""
     b, _, c = input_feature.shape
     input_feature = ops.view(input_feature, b, height, width, c)
     if height % 2 or width % 2:
         input_feature = ops.pad_grid(input_feature, height + height % 2, width + width % 2)
-    input_feature = ops.cat([_every_other(input_feature, row, col) for col in (0, 1) for row in (0, 1)], 3)
-    return ops.view(input_feature, b, -1, 4 * c)
+    return [_every_other(input_feature, row, col) for col in (0, 1) for row in (0, 1)]
+
+
+def side_by_side(parts: list[Tensor]) -> Tensor:
+    """Four of [B, H, W, C] -> [B, H * W, 4 C]."""
+    b, _, _, c = parts[0].shape
+    return ops.view(ops.cat(parts, 3), b, -1, 4 * c)
 
 
 def _every_other(x: Tensor, row: int, col: int) -> Tensor:

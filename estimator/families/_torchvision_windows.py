@@ -26,7 +26,7 @@ class ShiftedWindowAttention(Module):
         self.attn_dropout, self.dropout = attn_dropout, dropout
         self.area = window[0] * window[1]
         self._own_parameters(scope)
-        self.index = scope.buffer("relative_position_index", self.area * self.area, dtype=DType.int64)
+        self.index = scope.buffer("relative_position_index", self.area**2, dtype=DType.int64, persistent=True)
         self.qkv = Linear(scope / "qkv", dim, dim * 3)
         self.proj = Linear(scope / "proj", dim, dim)
 
@@ -115,7 +115,8 @@ class ShiftedWindowAttentionV2(ShiftedWindowAttention):
     def _own_parameters(self, scope: Scope) -> None:
         self.logit_scale = scope.parameter("logit_scale", self.heads, 1, 1)
         offsets = (2 * self.window[0] - 1, 2 * self.window[1] - 1)
-        self.coordinates = scope.buffer("relative_coords_table", 1, *offsets, 2, dtype=scope.run.parameter_dtype)
+        dtype = scope.run.parameter_dtype
+        self.coordinates = scope.buffer("relative_coords_table", 1, *offsets, 2, dtype=dtype, persistent=True)
 
     def _relative_position_bias(self) -> Tensor:
         bias = self._rows(ops.view(self._cpb_mlp(self.coordinates), -1, self.heads))

@@ -73,7 +73,7 @@ class MultiheadAttention(Module):
         attn_output = ops.matmul(attn_output_weights, v)
         del v
         attn_output = ops.reshape(ops.transpose(attn_output, 0, 1), target * batch, width)
-        attn_output = self.out_proj(attn_output)
+        attn_output = ops.linear(attn_output, self.out_proj.weight, self.out_proj.bias)
         attn_output = ops.view(attn_output, target, batch, width)
         attn_output_weights = ops.view(attn_output_weights, batch, self.heads, target, source)
         return attn_output, ops.mean(attn_output_weights, 1)

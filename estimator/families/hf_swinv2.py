@@ -19,8 +19,9 @@ from ._hf_swin import (
     Stage,
     cropped,
     drop_path,
-    interleaved,
+    neighbours,
     padded,
+    side_by_side,
     window_partition,
     window_reverse,
 )
@@ -173,7 +174,8 @@ class PatchMerging(Module):
         self.norm = LayerNorm(scope / "norm", 2 * dim)
 
     def forward(self, input_feature: Tensor, input_dimensions: Pair) -> Tensor:
-        input_feature = interleaved(input_feature, *input_dimensions)
+        parts = neighbours(input_feature, *input_dimensions)  # names of the library's: a padded copy lives to the end
+        input_feature = side_by_side(parts)
         input_feature = self.reduction(input_feature)
         input_feature = self.norm(input_feature)
         return input_feature

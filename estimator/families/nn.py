@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from .. import ops
 from ..engine import Module, Scope, Tensor
+from ..errors import InvalidRequest
 from ..units import DType
+from ._lora import Adapter, Wrappable, places
 
 __all__ = [
     "BatchNorm2d",
@@ -24,15 +26,18 @@ __all__ = [
 Norm = Callable[[Scope, int], "LayerNorm | RmsNorm"]
 
 
-class Linear(Module):
+class Linear(Wrappable):
     """``torch.nn.Linear``."""
 
     def __init__(self, scope: Scope, inputs: int, outputs: int, *, bias: bool = True) -> None:
         super().__init__(scope)
-        self.weight = scope.parameter("weight", outputs, inputs)
-        self.bias = scope.parameter("bias", outputs) if bias else None
+        for place in places(scope, "Linear"):
+            self.weight = place.parameter("weight", outputs, inputs)
+            self.bias = place.parameter("bias", outputs) if bias else None
+        if (lora := scope.lora) and lora.adapts(scope, "Linear"):
+            self.adapter = Adapter(scope, (lora.rank, inputs), (outputs, lora.rank), ops.linear, ops.linear)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         return ops.linear(x, self.weight, self.bias)
 
 
@@ -60,7 +65,7 @@ class RmsNorm(Module):
         return ops.rms_norm(x, self.weight)
 
 
-class Conv2d(Module):
+class Conv2d(Wrappable):
     """``torch.nn.Conv2d``; unless said, its stride is its kernel: a patch embedding."""
 
     def __init__(
@@ -76,12 +81,24 @@ class Conv2d(Module):
         bias: bool = True,
     ) -> None:
         super().__init__(scope)
-        self.weight = scope.parameter("weight", outputs, inputs // groups, *kernel)
-        self.bias = scope.parameter("bias", outputs) if bias else None
+        for place in places(scope, "Conv2d"):
+            self.weight = place.parameter("weight", outputs, inputs // groups, *kernel)
+            self.bias = place.parameter("bias", outputs) if bias else None
         self.stride = kernel if stride is None else (stride, stride)
         self.padding = (padding, padding)
+        if (lora := scope.lora) and lora.adapts(scope, "Conv2d"):
+            if lora.rank % groups:
+                raise InvalidRequest(
+                    f"PEFT adapts {scope.path}, a convolution in {groups} groups, with a multiple of them as rank "
+                    f"only; lora_rank is {lora.rank}"
+                )
+            a, b = (lora.rank, inputs, *kernel), (outputs, lora.rank // groups, 1, 1)
+            self.adapter = Adapter(scope, a, b, self._convolved, lambda x, weight: ops.conv2d(x, weight, None, (1, 1)))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _convolved(self, x: Tensor, weight: Tensor) -> Tensor:
+        return ops.conv2d(x, weight, None, self.stride, self.padding)
+
+    def product(self, x: Tensor) -> Tensor:
         return ops.conv2d(x, self.weight, self.bias, self.stride, self.padding)
 
 
@@ -93,8 +110,8 @@ class BatchNorm2d(Module):
         self.weight = scope.parameter("weight", channels)
         self.bias = scope.parameter("bias", channels)
         for name in ("running_mean", "running_var"):
-            scope.buffer(name, channels, dtype=scope.run.parameter_dtype)
-        scope.buffer("num_batches_tracked", dtype=DType.int64)
+            scope.buffer(name, channels, dtype=scope.run.parameter_dtype, persistent=True)
+        scope.buffer("num_batches_tracked", dtype=DType.int64, persistent=True)
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.batch_norm(x, self.weight, self.bias)

@@ -28,6 +28,8 @@ _GROWTHS = 256
 
 _EVAL_STREAM = 2  # every PrefetchLoader has a stream of its own
 
+#: A loss of logits and targets.
+Criterion = Callable[[Step, Tensor, Tensor], Tensor]
 #: Loss and logits, None where the logits are not asked for.
 Predict = Callable[[Step, Tensor, "Tensor | None"], "tuple[Tensor, Tensor | None]"]
 
@@ -74,7 +76,7 @@ def _window(samples: int, size: int) -> list[Part]:
     return [Part(size), Part(size, skipped=(count - 4) * size), Part(size), last]
 
 
-def plain(step: Step) -> None:
+def plain(step: Step, criterion: Criterion) -> None:
     """PyTorch's quickstart: a function with names of its own; losses and correct predictions are added up on the host.
 
     The training loop's names stay bound.
@@ -86,17 +88,17 @@ def plain(step: Step) -> None:
             batch = dict(zip(("x", "y"), step.batch(part.size)))
             names.update(batch)
             del batch
-            _evaluate_batch(step, names)
+            _evaluate_batch(step, names, criterion)
 
 
-def _evaluate_batch(step: Step, names: dict[str, Tensor | None]) -> None:
+def _evaluate_batch(step: Step, names: dict[str, Tensor | None], criterion: Criterion) -> None:
     x, y = names["x"], names["y"]
     with step.autocast():
         if y is None:
             names["loss"] = step.model(x)[0]
             return
         names["out"] = out = step.model(x)
-        names["loss"] = ops.cross_entropy(out, y)
+        names["loss"] = criterion(step, out, y)
     del out
     _count_correct(step, y.shape[0])
 

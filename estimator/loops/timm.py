@@ -7,6 +7,7 @@ from ..engine import Tensor
 from ..step import Step
 from ..units import DType
 from . import evaluation
+from .ema import ModelEmaV3
 from .loop import Loop, named, scaled_update
 
 __all__ = ["TIMM"]
@@ -40,7 +41,7 @@ def _play(step: Step) -> None:
                 output, loss = None, step.model(step.names["input"])[0]
             else:
                 output = step.model(step.names["input"])
-                loss = ops.label_smoothing_cross_entropy(output, named(step, "target"))
+                loss = _criterion(step, output, named(step, "target"))
         if step.settings.accum > 1:
             loss = ops.div_(loss)
         step.names["output"], step.names["loss"] = output, loss  # an earlier result lives until this one is whole
@@ -62,6 +63,15 @@ def _evaluate(step: Step) -> None:
     step.names["next_input"], step.names["next_target"] = evaluation.prefetched(step, step.settings.bs)
 
 
+def _criterion(step: Step, output: Tensor, target: Tensor) -> Tensor:
+    """``create_classification_loss``: with mixup the loader's dense targets are smoothed already."""
+    if step.settings.mixup:
+        return ops.soft_target_cross_entropy(output, target)
+    if TIMM.smooths(step.settings):
+        return ops.label_smoothing_cross_entropy(output, target)
+    return ops.cross_entropy(output, target)
+
+
 def _no_decay(step: Step, name: str, parameter: Tensor) -> bool:
     """``param_groups_weight_decay``: vectors, biases, and what the model names."""
     return len(parameter.shape) <= 1 or name.endswith(".bias") or name in step.model.no_weight_decay
@@ -75,6 +85,9 @@ TIMM = Loop(
     no_decay=_no_decay,
     weight_decay=True,
     no_decay_first=True,
-    assumption="timm 1.0.31 train.py --amp: two batches on the GPU, label smoothing 0.1, no clipping",
+    make_ema=ModelEmaV3,
+    label_smoothing=0.1,
+    assumption="timm 1.0.31 train.py --amp: two batches on the GPU",
     evaluation="by train.py's validate: a loader of its own, inference_mode, nothing kept",
+    ema="timm.utils.ModelEmaV3, updated after step() and zero_grad()",
 )

@@ -10,7 +10,7 @@ from ..engine.autocast import to
 from ..step import LossOf, Step
 from ..units import DType
 from . import evaluation
-from .loop import Loop, named, update
+from .loop import Loop, average, named, update
 
 __all__ = ["TRAINER"]
 
@@ -39,13 +39,17 @@ def _play(step: Step) -> None:
         step.backward(named(step, "loss"))
     step.start("optimizer_step")
     found_inf = step.unscale()
-    step.names["grad_norm"] = step.clip_grad_norm()
+    step.names["grad_norm"] = step.clip_grad_norm()  # with max_grad_norm 0 it clips to infinity, for the log
     update(step, TRAINER, scaled=False)
     del found_inf
+    average(step)
 
 
 def _loss(step: Step, x: Tensor, y: Tensor | None) -> Tensor:
     """``compute_loss``: the model returns loss and logits, accelerate converts both to fp32, only the loss survives."""
+
+    if TRAINER.smooths(step.settings) and y is not None:
+        return _smoothed_loss(step, x, y)
 
     def loss_of(logits: Tensor) -> Tensor:
         assert y is not None
@@ -71,6 +75,8 @@ def _predict(step: Step, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | 
     """``prediction_step``: the mean of one loss is a copy; a model with its own is asked for no more."""
     takes = step.model.takes_loss_kwargs and y is not None
     num_items = step.num_items(x.shape[:1]) if takes else None
+    if TRAINER.smooths(step.settings) and y is not None:
+        return _smoothed_prediction(step, x, y, num_items)
 
     def loss_of(logits: Tensor) -> Tensor:
         assert y is not None
@@ -84,6 +90,26 @@ def _predict(step: Step, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | 
     loss = ops.mean(loss)
     del others
     return loss, None if step.model.own_loss else converted
+
+
+def _smoothed_prediction(step: Step, x: Tensor, labels: Tensor, num_items: Tensor | None) -> tuple[Tensor, Tensor]:
+    logits = _smoothed_logits(step, x)
+    loss = ops.mean(ops.label_smoother(logits, labels, num_items))
+    return loss, logits
+
+
+def _smoothed_loss(step: Step, x: Tensor, labels: Tensor) -> Tensor:
+    """With ``label_smoothing_factor`` the model gets no labels, and ``LabelSmoother`` works on its fp32 logits."""
+    logits = _smoothed_logits(step, x)
+    num_items = named(step, "num_items") if step.model.takes_loss_kwargs else None
+    loss = ops.label_smoother(logits, labels, num_items)
+    return loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
+
+
+def _smoothed_logits(step: Step, x: Tensor) -> Tensor:
+    with step.autocast():
+        logits = step.model(x)
+    return to(logits, DType.float32) if step.autocast_dtype else logits
 
 
 def _model_output(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, ...]:
@@ -111,6 +137,9 @@ TRAINER = Loop(
     play=_play,
     evaluate=_evaluate,
     no_decay=_no_decay,
-    assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",
+    clip_grad=1.0,
+    assumption="transformers 5.24 Trainer with accelerate 1.15",
+    unclipped="gradients not clipped: Trainer takes their norm all the same, for its log",
     evaluation="of which losses, logits and labels stay on the GPU for compute_metrics (a model's own loss: losses)",
+    ema="torch.optim.swa_utils.AveragedModel in a callback, updated in on_step_end",
 )

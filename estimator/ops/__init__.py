@@ -40,6 +40,7 @@ from .shape import (
 )
 from .shift import pad_image, shift_mask
 from .shifted_windows import clone_with_zeros, window_mask
+from .soft_loss import dense_cross_entropy, label_smoother, smoothed_cross_entropy, soft_target_cross_entropy
 from .window import pad_grid, pad_start, roll, rows_of, rows_of_host_index
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "conv2d",
     "cos",
     "cross_entropy",
+    "dense_cross_entropy",
     "div",
     "div_",
     "dropout",
@@ -70,6 +72,7 @@ __all__ = [
     "gelu",
     "interpolate",
     "keep_random_tokens",
+    "label_smoother",
     "label_smoothing_cross_entropy",
     "layer_norm",
     "linear",
@@ -102,6 +105,8 @@ __all__ = [
     "sigmoid",
     "silu",
     "sin",
+    "smoothed_cross_entropy",
+    "soft_target_cross_entropy",
     "softmax",
     "split",
     "stack",

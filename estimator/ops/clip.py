@@ -10,15 +10,21 @@ from ..units import DType
 __all__ = ["clip_grad_norm"]
 
 
-def clip_grad_norm(grads: Sequence[Tensor], dtype: DType) -> Tensor:
-    """``clip_grad_norm_`` by foreach: one norm per gradient, their stack, the total (torch/nn/utils/clip_grad.py).
+def clip_grad_norm(grads: Sequence[Tensor]) -> Tensor:
+    """``clip_grad_norm_`` by foreach: one norm per gradient, type by type, their stack, the total
+    (torch/nn/utils/clip_grad.py).
 
     The kernel borrows one fp32 number for every 65536 elements of the largest, per gradient (ForeachReduceOp.cu).
     """
     run = grads[0].run
-    per_chunk = run.workspace(4 * len(grads) * max(-(-grad.numel // 65536) for grad in grads))
-    norms = [Tensor.empty(run, (), grad.dtype) for grad in grads]
-    del per_chunk
+    dtypes = list(dict.fromkeys(grad.dtype for grad in grads))[::-1]  # as foreach sorts them, see ``by_dtype``
+    dtype = dtypes[0] if len(dtypes) == 1 else DType.float32
+    norms: list[Tensor] = []
+    for own in dtypes:
+        alike = [grad for grad in grads if grad.dtype is own]
+        per_chunk = run.workspace(4 * len(alike) * max(-(-grad.numel // 65536) for grad in alike))
+        norms += [Tensor.empty(run, (), own) for _ in alike]
+        del per_chunk
     stacked = Tensor.empty(run, (len(norms),), dtype)
     total = Tensor.empty(run, (), dtype)
     del norms, stacked

@@ -91,13 +91,14 @@ def exp(x: Tensor) -> Tensor:
 
 
 def relu_(x: Tensor) -> Tensor:
-    """``F.relu(x, inplace=True)`` on the view that a linear layer returns: nothing new, the result is saved.
+    """``F.relu(x, inplace=True)``: nothing new, the result is saved.
 
-    Writing into a view puts ``CopySlices`` behind its base and ``AsStridedBackward0`` behind the view
-    (torch/csrc/autograd/{variable,functions/tensor}.cpp): backward fills a base of zeros, copies it, clones the part
-    that was written, and copies the part's gradient in.
+    A linear layer returns a view. Writing into one puts ``CopySlices`` behind its base and ``AsStridedBackward0``
+    behind the view (torch/csrc/autograd/{variable,functions/tensor}.cpp): backward fills a base of zeros, copies it,
+    clones the part that was written, and copies the part's gradient in.
     """
-    assert x.is_view, "in place on a tensor that is no view is another graph"
+    if not x.is_view:
+        return _relu_of_base(x)
     run, shape, strides = x.run, x.shape, x.strides
     written = x.alias(shape, strides)
 
@@ -112,6 +113,18 @@ def relu_(x: Tensor) -> Tensor:
 
     record(written, (x,), backward, (written,))
     return record(x.alias(shape, strides), (written,), _zeros_with_the_part)
+
+
+def _relu_of_base(x: Tensor) -> Tensor:
+    """What owns its memory gets the operator's own node: threshold_backward makes the gradient."""
+    written = x.detach()
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        assert grad is not None
+        return (elementwise(grad, saved[0]),)
+
+    return record(written, (x,), backward, (written,))
 
 
 def _zeros_with_the_part(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:

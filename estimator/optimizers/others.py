@@ -49,7 +49,7 @@ def _grokadamw(group: Group, state_of: StateOf) -> None:
     for p in group.parameters:
         exp_avg, exp_avg_sq = like([p, p])
         (grok_ema,) = like([p])
-        total_norm = clip_grad_norm([p], p.dtype)
+        total_norm = clip_grad_norm([p])
         del total_norm
         (scaled,) = like([p])
         (grok_grad,) = like([p])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,8 +11,7 @@ from ..units import DType
 __all__ = ["Group", "Kept", "KeptOf", "Optimizer", "StateOf", "Step", "by_dtype", "copies", "each", "in_place", "like"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Group(NamedTuple):
     """A parameter group with gradients; ``decayed`` tells whether its weight decay is not zero."""
 
     parameters: tuple[Tensor, ...]
@@ -48,8 +46,7 @@ def in_place(groups: Sequence[Group], state_of: StateOf) -> None:
             state_of(p)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Optimizer:
+class Optimizer(NamedTuple):
     """``kept`` per parameter from the first step on; ``step`` plays what the update of all groups borrows.
 
     ``at_construction``: the state is there before the first step, of every parameter that is handed over.
@@ -85,11 +82,12 @@ def each(step: Callable[[Group, StateOf], None]) -> Step:
 
 
 def by_dtype(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """The lists that one foreach kernel can take, as ``_group_tensors_by_device_and_dtype`` sorts them."""
+    """The lists that one foreach kernel can take, as ``_group_tensors_by_device_and_dtype`` sorts them: the type that
+    appears last comes first, as libstdc++ walks an unordered_map (ATen/native/ForeachUtils.h)."""
     lists: dict[DType, list[Tensor]] = {}
     for p in parameters:
         lists.setdefault(p.dtype, []).append(p)
-    yield from lists.values()
+    yield from reversed(lists.values())
 
 
 def like(parameters: Sequence[Tensor]) -> list[Tensor]:

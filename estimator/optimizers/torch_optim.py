@@ -1,7 +1,7 @@
 """``torch.optim`` of torch 2.14: the foreach path that it picks on CUDA, name by name, and the fused one.
 
 Every ``_multi_tensor_*`` function is called once per group and loops over lists of one type: what a name of it holds
-lives until the next list binds the name again.
+lives until the next list binds the name again. The gradients' name is bound to the next list's own at once.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def _gradients_and_roots(group: Group, state_of: StateOf) -> None:
     grads: list[Tensor] = []
     roots: list[Tensor] = []
     for parameters in by_dtype(group.parameters):
+        grads = []
         grads = like(parameters) if group.decayed else []
         roots = like(parameters)
     del grads, roots
@@ -55,6 +56,7 @@ def _adamax(group: Group, state_of: StateOf) -> None:
         state_of(p)
     grads: list[Tensor] = []
     for parameters in by_dtype(group.parameters):
+        grads = []
         grads = like(parameters)
     del grads
 
@@ -65,6 +67,7 @@ def _adagrad(group: Group, state_of: StateOf) -> None:
     roots: list[Tensor] = []
     numerator: list[Tensor] = []
     for parameters in by_dtype(group.parameters):
+        grads = []
         grads = like(parameters) if group.decayed else []
         roots = like(parameters)
         numerator = grads or like(parameters)
@@ -75,6 +78,7 @@ def _sgd(group: Group, state_of: StateOf) -> None:
     """The first step's momentum is a clone of what the gradients are by then; Nesterov adds it in place."""
     grads: list[Tensor] = []
     for parameters in by_dtype(group.parameters):
+        grads = []
         grads = like(parameters) if group.decayed else []
         for p in parameters:
             state_of(p)

@@ -27,8 +27,8 @@ def comparison_report(document: Mapping[str, Any]) -> Report:
     errors = {name: value for name, value in document["relative_error"].items() if value is not None}
     tables = [
         _figures(estimate["peak"], measurement["peak"], document["relative_error"]),
-        _pairs("at_peak", "kind", "What the peak is made of", _kinds(document), measurement.get("at_peak") or {}),
-        _pairs("phases", "phase", "Largest moment of each phase (tensors)", *_phases(estimate, measurement)),
+        _pairs("at_peak", "kind", "What the peak is made of", *_kinds(document)),
+        _phases(estimate, measurement),
         *_layers(estimate["layers"], measurement.get("layers") or ()),
     ]
     return Report(
@@ -36,6 +36,7 @@ def comparison_report(document: Mapping[str, Any]) -> Report:
         subtitle=_subtitle(document),
         tables=tuple(table for table in tables if table.rows),
         notes=(
+            Notes(title="Measurement", lines=_remarks(measurement)),
             Notes(title="Warnings", lines=tuple(estimate["warnings"])),
             Notes(title="Not modelled", lines=tuple(estimate["not_modelled"])),
         ),
@@ -45,6 +46,11 @@ def comparison_report(document: Mapping[str, Any]) -> Report:
 
 def _headline(document: Mapping[str, Any], errors: Mapping[str, float]) -> str:
     verdict = "Passed" if document["passed"] else "FAILED"
+    failed = document["measurement"].get("out_of_memory")
+    if failed is not None:
+        fits = (document["estimate"]["verdict"] or {}).get("fits")
+        side = "as estimated" if document["passed"] else f"though the estimate fits ({fits})"
+        return f"{verdict}: out of memory on the {document['backend']} backend in {_moment(failed)}, {side}."
     if not errors:
         return f"{verdict}: the {document['backend']} backend measured none of the estimated figures."
     name, worst = max(errors.items(), key=lambda item: abs(item[1]))
@@ -87,19 +93,36 @@ def _pair(estimate: int | None, measured: int | None) -> tuple[Cell, Cell, Cell]
     return estimate, measured, None if estimate is None or measured is None else estimate - measured
 
 
-def _kinds(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The estimate's kinds at the moment that the backend measured: a backend without allocator sees tensors only."""
-    estimate, measured = document["estimate"], document["measurement"]["peak"]
-    sees_allocator = measured.get("allocated_bytes") is not None
-    kinds: Mapping[str, Any] = estimate["at_peak"] if sees_allocator else estimate["at_tensor_peak"]
-    return kinds
+def _kinds(document: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Both sides at the moment that the backend measured: a backend without allocator sees tensors only."""
+    estimate, measurement = document["estimate"], document["measurement"]
+    measured = measurement.get("at_peak") or {}
+    if not measured:
+        return {}, {}
+    sees_allocator = measurement["peak"].get("allocated_bytes") is not None
+    return estimate["at_peak"] if sees_allocator else estimate["at_tensor_peak"], measured
 
 
-def _phases(*sides: Mapping[str, Any]) -> tuple[dict[str, int | None], ...]:
-    return tuple(
-        {name: None if phase is None else phase["tensor_bytes"] for name, phase in (side.get("phases") or {}).items()}
-        for side in sides
-    )
+def _phases(estimate: Mapping[str, Any], measurement: Mapping[str, Any]) -> Table:
+    """Tensors on both sides, or what an allocator handed out where the backend has one."""
+    measured = measurement.get("phases") or {}
+    sees_allocator = any(phase.get("allocated_bytes") is not None for phase in measured.values())
+    figure = "allocated_bytes" if sees_allocator else "tensor_bytes"
+    sides = ({name: phase[figure] for name, phase in side.items() if phase} for side in (estimate["phases"], measured))
+    title = f"Largest moment of each phase ({'allocated' if sees_allocator else 'tensors'})"
+    return _pairs("phases", "phase", title, *sides)
+
+
+def _moment(failed: Mapping[str, Any]) -> str:
+    where = words(failed["phase"])
+    return where if failed["step"] is None else f"{where} of step {failed['step'] + 1}"
+
+
+def _remarks(measurement: Mapping[str, Any]) -> tuple[str, ...]:
+    failed, retries = measurement.get("out_of_memory"), measurement.get("num_alloc_retries")
+    said = () if failed is None else (failed["message"],)
+    freed = (f"the allocator freed its cache and tried again {retries} times",) if retries else ()
+    return (*said, *freed, *measurement.get("notes", ()))
 
 
 def _layers(estimate: Iterable[Mapping[str, Any]], measured: Iterable[Mapping[str, Any]]) -> Iterable[Table]:

@@ -185,7 +185,7 @@ _HOST = (
 )
 
 
-def _host(host: Mapping[str, int]) -> Table:
+def _host(host: Mapping[str, int | None]) -> Table:
     columns = (Column(name="what"), Column(name="bytes", kind="bytes"))
     rows: tuple[tuple[Cell, ...], ...] = tuple((label, host.get(name)) for label, name in _HOST)
     return Table(

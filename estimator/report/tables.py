@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..units import format_bytes
 
@@ -17,16 +16,14 @@ Cell = str | int | float | None
 ColumnKind = Literal["text", "count", "bytes", "signed_bytes", "share", "error"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(NamedTuple):
     """``kind`` says how a value reads: ``share`` and ``error`` are fractions, ``signed_bytes`` is a difference."""
 
     name: str
     kind: ColumnKind = "text"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(NamedTuple):
     """Rows of raw values in the order of ``columns``; ``total`` is a last row that sums up, ``note`` a remark below,
     ``unknown`` what a ``None`` reads as."""
 
@@ -39,16 +36,14 @@ class Table:
     unknown: str = UNKNOWN
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Notes:
+class Notes(NamedTuple):
     """A titled list of sentences: assumptions, what is not modelled, warnings."""
 
     title: str
     lines: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(NamedTuple):
     """One result, ready for any format; ``document`` is the JSON of the contract."""
 
     headline: str

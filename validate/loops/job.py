@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitmem.settings import TrainSettings
 
 from ..build import DTYPES, Built
+from .recipe import clip_norm, collated_targets
 
 __all__ = ["STEPS", "Job", "Recorder", "backward"]
 
@@ -24,6 +25,7 @@ class Recorder(Protocol):
 
     def during(self, phase: str) -> AbstractContextManager[None]: ...
     def inputs(self) -> AbstractContextManager[None]: ...
+    def averages(self, model: nn.Module) -> None: ...
     def step_begins(self, step: int) -> None: ...
     def forward_ended(self, *held: Tensor) -> None: ...
     def backward_ended(self) -> None: ...
@@ -73,14 +75,17 @@ class Job:
         evaluation: list[tuple[int, ...]] = [()] if self.eval_sizes else []
         return [*[whole] * self.num_steps, *last, *evaluation, *[whole] * self.steps_after]
 
-    def batch(self, size: int) -> tuple[Tensor, Tensor | None]:
-        """Images and labels as the data loader hands them to the device; no labels for a model with its own loss."""
+    def batch(self, size: int, *, mixed: bool = True) -> tuple[Tensor, Tensor | None]:
+        """Images and labels as the data loader hands them to the device; no labels for a model with its own loss.
+
+        The batches of an evaluation are not ``mixed``.
+        """
         images = torch.empty(
             size, 3, *self.built.image_size, dtype=DTYPES.get(self.settings.precision), device=self.device
         )
         if self.built.own_loss:
             return images, None
-        return images, torch.zeros(size, dtype=torch.int64, device=self.device)
+        return images, collated_targets(self.settings, size, mixed=mixed).to(self.device)
 
     def empty_cache(self) -> None:
         """``torch.cuda.empty_cache()``, where there is an allocator with a cache."""
@@ -102,6 +107,13 @@ class Job:
             self.optimizer.zero_grad()
         if chosen == "keep" and when == "after-step":
             self.optimizer.zero_grad(set_to_none=False)
+
+    def clip(self, scaler: torch.amp.GradScaler) -> None:
+        """``unscale_`` and ``clip_grad_norm_``, where the loop clips."""
+        norm = clip_norm(self.settings)
+        if norm > 0:
+            scaler.unscale_(self.optimizer)
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), norm)
 
 
 @contextmanager

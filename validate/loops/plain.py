@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .ema import make_ema
 from .job import Job, Recorder, backward
+from .recipe import label_smoothing
 
 __all__ = ["run_plain"]
 
@@ -16,6 +18,7 @@ def run_plain(job: Job, recorder: Recorder) -> None:
     with recorder.during("resume"):
         job.load()
     scaler = job.scaler()
+    update_ema = make_ema(job, recorder)
     for step, sizes in enumerate(job.schedule()):
         if not sizes:
             _evaluate(job, recorder)
@@ -32,7 +35,7 @@ def run_plain(job: Job, recorder: Recorder) -> None:
                     else:
                         out = job.model(x)
                         out = getattr(out, "logits", out)
-                        loss = F.cross_entropy(out, y)
+                        loss = F.cross_entropy(out, y, label_smoothing=label_smoothing(job.settings))
                     if job.settings.accum > 1:
                         loss = loss / job.settings.accum
                 recorder.forward_ended(*([loss] if y is None else [out, loss]))
@@ -41,10 +44,12 @@ def run_plain(job: Job, recorder: Recorder) -> None:
                 backward(scaler.scale(loss))
                 recorder.backward_ended()
         with recorder.during("optimizer_step"):
+            job.clip(scaler)
             scaler.step(job.optimizer)
             scaler.update()
             recorder.stepped()
             job.zero("after-step")
+            update_ema(step)
 
 
 def _evaluate(job: Job, recorder: Recorder) -> None:
@@ -54,14 +59,14 @@ def _evaluate(job: Job, recorder: Recorder) -> None:
         with torch.no_grad():
             for size in job.eval_sizes:
                 with recorder.inputs():
-                    x, y = job.batch(size)
+                    x, y = job.batch(size, mixed=False)
                 with job.autocast():
                     if y is None:
                         loss = job.model(x).loss
                         continue
                     out = job.model(x)
                     out = getattr(out, "logits", out)
-                    loss = F.cross_entropy(out, y)  # noqa: F841
+                    loss = F.cross_entropy(out, y, label_smoothing=label_smoothing(job.settings))  # noqa: F841
                 _read((out.argmax(1) == y).type(torch.float).sum())
         job.model.train()
 

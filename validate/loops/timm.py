@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..build import DTYPES
+from .ema import Update, make_ema
 from .job import Job, Recorder, backward
+from .recipe import collated_targets, label_smoothing
 
 __all__ = ["run_timm"]
 
@@ -20,22 +22,24 @@ def run_timm(job: Job, recorder: Recorder) -> None:
     with recorder.during("resume"):
         job.load()
     scaler = job.scaler()
+    update_ema = make_ema(job, recorder)
     schedule = job.schedule()
     place = schedule.index(()) if () in schedule else len(schedule)
     loader = _loader(job, recorder, schedule[:place])
-    _train_one_epoch(job, recorder, scaler, loader, schedule[:place], first=0)
+    _train_one_epoch(job, recorder, scaler, update_ema, loader, schedule[:place], first=0)
     if place == len(schedule):
         return
     _validate(job, recorder)
     if schedule[place + 1 :]:
         loader.loader = _Host(job, schedule[place + 1 :])
-        _train_one_epoch(job, recorder, scaler, loader, schedule[place + 1 :], first=place)
+        _train_one_epoch(job, recorder, scaler, update_ema, loader, schedule[place + 1 :], first=place)
 
 
 def _train_one_epoch(
     job: Job,
     recorder: Recorder,
     scaler: torch.amp.GradScaler,
+    update_ema: Update,
     loader: Any,
     steps: Sequence[tuple[int, ...]],
     first: int,
@@ -57,24 +61,28 @@ def _train_one_epoch(
                 backward(scaler.scale(loss))
                 recorder.backward_ended()
         with recorder.during("optimizer_step"):
+            job.clip(scaler)
             scaler.step(job.optimizer)
             scaler.update()
             recorder.stepped()
             job.zero("after-step")
+            update_ema(step)
 
 
 def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, ...]:
     """Logits and loss; or the model's own loss, where the loader's targets are not used."""
-    from timm.loss import cross_entropy
+    import timm.loss
 
+    losses: Any = timm.loss
     with job.autocast():
         if job.built.own_loss:
             outputs: tuple[Tensor, ...] = (job.model(images).loss,)
         else:
             output = job.model(images)
             output = getattr(output, "logits", output)
-            criterion: Any = cross_entropy.LabelSmoothingCrossEntropy
-            outputs = output, criterion(smoothing=0.1)(output, target)
+            smoothing, mixup = label_smoothing(job.settings), job.settings.mixup
+            criterion = losses.create_classification_loss(smoothing=smoothing, soft_targets=mixup)
+            outputs = output, criterion(output, target)
     loss = outputs[-1]
     if job.settings.accum > 1:
         loss /= job.settings.accum
@@ -119,7 +127,7 @@ class _Host:
 
     def __init__(self, job: Job, steps: Sequence[tuple[int, ...]], *, last: bool = False) -> None:
         self.job = job
-        self.sizes = [size for sizes in steps for size in sizes]
+        self.sizes, self.mixed = [size for sizes in steps for size in sizes], not last
         if not last:  # the epoch goes on: the loader finds a next batch
             self.sizes.append(job.settings.bs)
 
@@ -127,7 +135,7 @@ class _Host:
         for size in self.sizes:
             shape = (size, 3, *self.job.built.image_size)
             images = torch.empty(shape, dtype=torch.uint8, device="cpu").expand(shape)
-            yield images, torch.zeros(size, dtype=torch.int64, device="cpu")
+            yield images, collated_targets(self.job.settings, size, mixed=self.mixed)
 
 
 def _loader(job: Job, recorder: Recorder, steps: Sequence[tuple[int, ...]], *, last: bool = False) -> Any:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from .ema import make_ema
 from .job import Job, Recorder, backward
-from .trainer_evaluation import evaluate, to_fp32
+from .recipe import clip_norm, label_smoothing
+from .trainer_evaluation import evaluate, smoothed_loss, to_fp32
 
 __all__ = ["run_trainer"]
 
@@ -19,6 +23,7 @@ def run_trainer(job: Job, recorder: Recorder) -> None:
     with recorder.during("resume"):
         job.load()
     scaler = job.scaler()
+    update_ema = make_ema(job, recorder)
     with recorder.during("loop"):
         total_loss = torch.zeros((), device=job.device)  # torch.tensor would not be seen
     for step, sizes in enumerate(job.schedule()):
@@ -45,6 +50,7 @@ def run_trainer(job: Job, recorder: Recorder) -> None:
             scaler.update()
             recorder.stepped()
             job.zero("after-step")
+            update_ema(step)
 
 
 def _fetch(job: Job, sizes: tuple[int, ...]) -> tuple[list[dict[str, Tensor]], Tensor | None]:
@@ -59,15 +65,20 @@ def _fetch(job: Job, sizes: tuple[int, ...]) -> tuple[list[dict[str, Tensor]], T
 def _trainer_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None) -> Tensor:
     """``training_step`` up to the backward pass."""
     extra = {"num_items_in_batch": num_items} if job.built.takes_num_items else {}
+    smoothing = label_smoothing(job.settings) if "labels" in inputs else 0.0
+    labels = inputs["labels"] if smoothing else None
     with job.autocast():
-        outputs = job.model(**inputs, **extra)
+        outputs = job.model(**({"pixel_values": inputs["pixel_values"]} if smoothing else inputs), **extra)
     outputs = to_fp32(job, outputs)
-    loss: Tensor = outputs["loss"]
+    loss: Tensor = smoothed_loss(outputs, labels, smoothing, extra) if smoothing else outputs["loss"]
     return loss if job.built.takes_num_items else loss / job.settings.accum
 
 
 def _clip(job: Job, scaler: torch.amp.GradScaler) -> Tensor:
-    """``accelerator.clip_grad_norm_``: unscale in place, then clip to 1.0."""
+    """``accelerator.clip_grad_norm_``: unscale in place, then clip.
+
+    ``_get_grad_norm`` takes the norm for the log by the same call where ``max_grad_norm`` is 0: it clips to infinity.
+    """
     if scaler.is_enabled():
         scaler.unscale_(job.optimizer)
-    return torch.nn.utils.clip_grad_norm_(job.model.parameters(), 1.0)
+    return torch.nn.utils.clip_grad_norm_(job.model.parameters(), clip_norm(job.settings) or math.inf)

@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import trainer_pt_utils
 
 from .job import Job, Recorder
+from .recipe import label_smoothing
 
-__all__ = ["evaluate", "to_fp32"]
+__all__ = ["evaluate", "smoothed_loss", "to_fp32"]
 
 _MIXED = ("fp16", "bf16")
 
@@ -69,11 +70,20 @@ def _prediction_step(job: Job, inputs: Mapping[str, Tensor]) -> tuple[Tensor, Te
         extra = {}
         if job.built.takes_num_items:
             extra["num_items_in_batch"] = sum((batch["labels"].ne(-100).sum() for batch in [inputs]), start=0)
+        smoothing = 0.0 if job.built.own_loss else label_smoothing(job.settings)
         with job.autocast():
-            outputs = job.model(**inputs, **extra)
+            outputs = job.model(**({"pixel_values": inputs["pixel_values"]} if smoothing else inputs), **extra)
         outputs = to_fp32(job, outputs)
-        loss = outputs["loss"].detach().mean()
+        loss = smoothed_loss(outputs, labels, smoothing, extra) if smoothing else outputs["loss"]
+        loss = loss.detach().mean()
     return (loss, None, None) if job.built.own_loss else (loss, outputs["logits"].detach(), labels)
+
+
+def smoothed_loss(outputs: Any, labels: Tensor | None, smoothing: float, extra: dict[str, Any]) -> Tensor:
+    """``label_smoothing_factor``: the labels did not go to the model."""
+    smoother: Any = trainer_pt_utils.LabelSmoother(epsilon=smoothing)
+    loss: Tensor = smoother(outputs, labels, **extra)
+    return loss
 
 
 def _pad_across_processes(logits: Tensor) -> None:
