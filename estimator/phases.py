@@ -67,8 +67,6 @@ def not_played(plan: Plan, settings: TrainSettings) -> NotPlayed:
         resume = f"how {settings.optim} loads its state"
     if settings.ema:
         resume = "when the EMA copy is loaded"
-        if settings.loop == "timm":
-            evaluation = "train.py evaluates the EMA copy, too"
     if not (torch := Torch.parse(settings.torch)).is_newest:
         evaluation = resume = f"only known of the newest torch, not of {torch.label}"
     return NotPlayed(evaluation, resume)

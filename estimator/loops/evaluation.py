@@ -115,10 +115,18 @@ def _count_correct(step: Step, size: int) -> None:
 
 
 def timm(step: Step) -> None:
-    """timm 1.0.31 train.py, ``validate``: a prefetching loader of its own, cross-entropy, top-1 and top-5 accuracy."""
+    """timm 1.0.31 train.py, ``validate``: a prefetching loader of its own, cross-entropy, top-1 and top-5 accuracy.
+
+    It is called for the EMA copy, too.
+    """
+    loader = [Tensor.empty(step.run, (1, 3, 1, 1), DType.float32, kind="inputs") for _ in ("mean", "std")]
+    for _ in range(1 + step.settings.ema):
+        _validate(step)
+    del loader
+
+
+def _validate(step: Step) -> None:
     run, names = step.run, dict[str, object]()
-    for name in ("mean", "std"):
-        names[name] = Tensor.empty(run, (1, 3, 1, 1), DType.float32, kind="inputs")
     sizes = [part.size for part in parts(step.settings)]
     with run.evaluation(inference=True):
         following: tuple[Tensor, Tensor] | None = prefetched(step, sizes[0], stream=_EVAL_STREAM)

@@ -18,7 +18,7 @@ def run_plain(job: Job, recorder: Recorder) -> None:
     with recorder.during("resume"):
         job.load()
     scaler = job.scaler()
-    update_ema = make_ema(job, recorder)
+    ema = make_ema(job, recorder)
     for step, sizes in enumerate(job.schedule()):
         if not sizes:
             _evaluate(job, recorder)
@@ -49,7 +49,7 @@ def run_plain(job: Job, recorder: Recorder) -> None:
             scaler.update()
             recorder.stepped()
             job.zero("after-step")
-            update_ema(step)
+            ema.update(step)
 
 
 def _evaluate(job: Job, recorder: Recorder) -> None:

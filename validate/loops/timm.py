@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..build import DTYPES
-from .ema import Update, make_ema
+from .ema import Ema, make_ema
 from .job import Job, Recorder, backward
 from .recipe import collated_targets, label_smoothing
 
@@ -22,24 +22,24 @@ def run_timm(job: Job, recorder: Recorder) -> None:
     with recorder.during("resume"):
         job.load()
     scaler = job.scaler()
-    update_ema = make_ema(job, recorder)
+    ema = make_ema(job, recorder)
     schedule = job.schedule()
     place = schedule.index(()) if () in schedule else len(schedule)
     loader = _loader(job, recorder, schedule[:place])
-    _train_one_epoch(job, recorder, scaler, update_ema, loader, schedule[:place], first=0)
+    _train_one_epoch(job, recorder, scaler, ema, loader, schedule[:place], first=0)
     if place == len(schedule):
         return
-    _validate(job, recorder)
+    _validate(job, recorder, ema.model)
     if schedule[place + 1 :]:
         loader.loader = _Host(job, schedule[place + 1 :])
-        _train_one_epoch(job, recorder, scaler, update_ema, loader, schedule[place + 1 :], first=place)
+        _train_one_epoch(job, recorder, scaler, ema, loader, schedule[place + 1 :], first=place)
 
 
 def _train_one_epoch(
     job: Job,
     recorder: Recorder,
     scaler: torch.amp.GradScaler,
-    update_ema: Update,
+    ema: Ema,
     loader: Any,
     steps: Sequence[tuple[int, ...]],
     first: int,
@@ -66,7 +66,7 @@ def _train_one_epoch(
             scaler.update()
             recorder.stepped()
             job.zero("after-step")
-            update_ema(step)
+            ema.update(step)
 
 
 def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, ...]:
@@ -89,20 +89,23 @@ def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, ...
     return outputs
 
 
-def _validate(job: Job, recorder: Recorder) -> None:
-    """``validate``: ``loss_fn`` is ``nn.CrossEntropyLoss``; every name but the loader's lives until it is bound again.
+def _validate(job: Job, recorder: Recorder, averages: nn.Module | None) -> None:
+    """``validate``, of the model and of its average: ``loss_fn`` is ``nn.CrossEntropyLoss``, and every name but the
+    loader's lives until it is bound again.
 
     The loader is made here, so that training without an evaluation has the same bytes as with one.
     """
     with recorder.during("evaluation"):
         loader = _loader(job, recorder, [job.eval_sizes], last=True)
         job.model.eval()
-        with job.inference():
-            _validate_batches(job, recorder, loader)
+        for model in (job.model, averages):
+            if model is not None:
+                with job.inference():
+                    _validate_batches(job, recorder, model, loader)
         job.model.train()
 
 
-def _validate_batches(job: Job, recorder: Recorder, loader: Any) -> None:
+def _validate_batches(job: Job, recorder: Recorder, model: nn.Module, loader: Any) -> None:
     from timm.utils import metrics
 
     accuracy: Any = metrics.accuracy
@@ -112,9 +115,9 @@ def _validate_batches(job: Job, recorder: Recorder, loader: Any) -> None:
             images, target = next(batches)
         with job.autocast():
             if job.built.own_loss:
-                loss = job.model(images).loss
+                loss = model(images).loss
             else:
-                output = job.model(images)
+                output = model(images)
                 output = getattr(output, "logits", output)
                 loss = F.cross_entropy(output, target)
         if not job.built.own_loss:

@@ -23,7 +23,7 @@ def run_trainer(job: Job, recorder: Recorder) -> None:
     with recorder.during("resume"):
         job.load()
     scaler = job.scaler()
-    update_ema = make_ema(job, recorder)
+    ema = make_ema(job, recorder)
     with recorder.during("loop"):
         total_loss = torch.zeros((), device=job.device)  # torch.tensor would not be seen
     for step, sizes in enumerate(job.schedule()):
@@ -50,7 +50,7 @@ def run_trainer(job: Job, recorder: Recorder) -> None:
             scaler.update()
             recorder.stepped()
             job.zero("after-step")
-            update_ema(step)
+            ema.update(step)
 
 
 def _fetch(job: Job, sizes: tuple[int, ...]) -> tuple[list[dict[str, Tensor]], Tensor | None]:
