@@ -65,10 +65,11 @@ class Peak:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePeak:
-    """The largest moment of one phase."""
+    """The largest moment of one phase, and the most that was reserved up to its end, where it is one of several."""
 
     tensor_bytes: int
     allocated_bytes: int | None
+    reserved_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ class Estimate:
     states: States
     scaling: Scaling | None
     layers: tuple[Layer, ...]
-    host: Mapping[str, int] | None
+    host: Mapping[str, int | None] | None
     verdict: Mapping[str, Any] | None
     assumptions: tuple[str, ...]
     not_modelled: tuple[str, ...]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from .errors import InvalidRequest, NotModelled
 from .families import Plan
 from .generations import Torch
 from .loops import LOOPS, own_optimizer
 from .optimizers import optimizer_of
+from .result import PhasePeak
 from .settings import TrainSettings
 from .step import PARAMETER_DTYPES
-from .units import DType
+from .units import DType, format_bytes
 
 __all__ = [
     "NOT_MODELLED",
@@ -22,13 +23,11 @@ __all__ = [
     "check_attention",
     "check_blocks",
     "check_labels",
+    "phase_warnings",
     "warnings",
 ]
 
-NOT_MODELLED = (
-    "cuDNN's own workspaces for convolutions (peak.unknown_workspace_bytes bounds what they can add)",
-    "evaluation and resuming from a checkpoint",
-)
+NOT_MODELLED = ("cuDNN's own workspaces for convolutions (peak.unknown_workspace_bytes bounds what they can add)",)
 
 #: A setting, the value that is modelled, and what to do about any other.
 _ONLY = (
@@ -140,6 +139,10 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
         *_recipe(settings, plan),
         f"optimizer {settings.optim}: {optimizer_of(settings.optim or '', Torch.parse(settings.torch)).source}",
         "a steady-state step (the third): optimizer state exists",
+        f"evaluation of {settings.eval_samples} images in batches of {settings.eval_bs} (--eval-samples, --eval-bs), "
+        f"{LOOPS[settings.loop].evaluation}",
+        f"{settings.workers} data loader workers, {'pinned' if settings.pin_memory else 'pageable'} memory; "
+        "a checkpoint is the model and the optimizer",
         f"{_ATTENTION[plan.attn]}; CUDA kernels of torch {settings.torch} on compute capability {sm[0]}.{sm[1]}",
         *([f"a classifier of {settings.num_classes} classes"] if plan.head else []),
     )
@@ -163,3 +166,20 @@ def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[
                 f"{pixels - rest} and {pixels - rest + step} are"
             )
     return tuple(found)
+
+
+#: A phase that can need more than a training step, and what makes it smaller.
+_LARGER = {
+    "evaluation": "--eval-bs and, for what piles up, --eval-accum make it smaller",
+    "resume": "a first run would not show it",
+    "first_step": "later steps need less",
+}
+
+
+def phase_warnings(phases: Mapping[str, PhasePeak | None], peak_bytes: int) -> Iterator[str]:
+    """The phases whose tensors need more than those of a steady step, whose peak is ``peak_bytes``."""
+    for name, advice in _LARGER.items():
+        phase = phases[name]
+        if phase is not None and phase.tensor_bytes > peak_bytes:
+            needed = format_bytes(phase.allocated_bytes or phase.tensor_bytes)
+            yield f"{name.replace('_', ' ')} needs more than a steady step: {needed}; {advice}"

@@ -38,6 +38,7 @@ class Run:
         "allocations",
         "attention_kernel",
         "autocast",
+        "caches_casts",
         "events",
         "frame",
         "grad_enabled",
@@ -49,10 +50,12 @@ class Run:
         "lt_handles",
         "parameter_dtype",
         "phases",
+        "releases",
         "sequence",
         "side",
         "steps",
         "stream",
+        "training",
         "unknown",
     )
 
@@ -61,6 +64,8 @@ class Run:
         self.parameter_dtype = parameter_dtype
         self.autocast: Autocast | None = None
         self.grad_enabled = True
+        self.training = True
+        self.caches_casts = True
         self.frame: Frame | None = None
         self.attention_kernel: str | None = None
         self.sequence = 0  # of the last autograd node
@@ -72,7 +77,8 @@ class Run:
         self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
         self.events: list[int] = []
         self.stream = 0
-        self.side: set[int] = set()  # the allocations of a stream other than the main one
+        self.side: dict[int, int] = {}  # the allocations of other streams than the main one, with their stream
+        self.releases: list[int] = []  # the events before which the allocator gave back what it had cached
         self.phases: list[tuple[str, int]] = []
         self.steps: list[int] = []  # the phases with which a training step begins
         self.unknown: list[tuple[int, int]] = []  # (events before it, at most so many bytes) a kernel borrows unseen
@@ -109,9 +115,9 @@ class Run:
         self.steps.append(len(self.phases))
 
     @contextmanager
-    def side_stream(self) -> Iterator[None]:
+    def side_stream(self, stream: int = 1) -> Iterator[None]:
         """``torch.cuda.stream(...)``: what is made inside comes from blocks of its own."""
-        self.stream = 1
+        self.stream = stream
         try:
             yield
         finally:
@@ -126,11 +132,34 @@ class Run:
         finally:
             self.grad_enabled = before
 
+    @contextmanager
+    def evaluation(self, *, inference: bool = False) -> Iterator[None]:
+        """``model.eval()`` under ``torch.no_grad()``: nothing is dropped and nothing is saved.
+
+        ``inference``: under ``torch.inference_mode()``, where autocast keeps no copies of weights.
+        """
+        kernel, self.training, self.caches_casts = self.attention_kernel, False, not inference
+        with self.no_grad():
+            yield
+        self.attention_kernel, self.training, self.caches_casts = kernel, True, True
+
+    def empty_cache(self) -> None:
+        """``torch.cuda.empty_cache()``."""
+        self.releases.append(len(self.events))
+
     @property
     def modes(self) -> tuple[object, ...]:
         """All that decides what the same call on equal tensors does: another mode belongs here too."""
         autocast = None if self.autocast is None else self.autocast.dtype
-        return self.grad_enabled, autocast, self.kind, self.stream, self.in_backward
+        return (
+            self.grad_enabled,
+            autocast,
+            self.kind,
+            self.stream,
+            self.in_backward,
+            self.training,
+            self.caches_casts,
+        )
 
     def ledger(self) -> Ledger:
         """What happened so far, frozen."""
@@ -142,7 +171,8 @@ class Run:
             events=tuple(self.events),
             phases=tuple(self.phases),
             steps=tuple(self.steps),
-            side=frozenset(self.side),
+            side=dict(self.side),
+            releases=tuple(self.releases),
         )
 
 
@@ -158,7 +188,7 @@ class Storage:
         run.allocations.append((num_bytes, kind or run.kind, run.layer))
         run.events.append(born)
         if run.stream:
-            run.side.add(born)
+            run.side[born] = run.stream
 
     @property
     def layer(self) -> str:

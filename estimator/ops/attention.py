@@ -26,6 +26,7 @@ def scaled_dot_product_attention(
 
     Which kernel runs is :meth:`vitmem.kernels.Kernels.attention`; each keeps and borrows something else.
     """
+    rate = rate if q.run.training else 0.0
     lower_mask = None if mask is None else cast_to_lower(mask)
     lower_v, lower_k, lower_q = cast_to_lower(v), cast_to_lower(k), cast_to_lower(q)
     kernel = q.run.kernels.attention(

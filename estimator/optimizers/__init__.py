@@ -9,7 +9,7 @@ from . import adafactor, bitsandbytes, earlier, others, refused, schedulefree, t
 from .row import Group, Optimizer
 from .states import States
 
-__all__ = ["OPTIMIZERS", "Group", "Optimizer", "States", "optimizer_of"]
+__all__ = ["LOADED_AS_MADE", "OPTIMIZERS", "Group", "Optimizer", "States", "optimizer_of"]
 
 OPTIMIZERS: dict[str, Optimizer] = (
     torch_optim.ROWS
@@ -20,6 +20,10 @@ OPTIMIZERS: dict[str, Optimizer] = (
     | others.ROWS
     | refused.ROWS
 )
+
+#: Those of which a resumed state is what the first step would have made. NAdam's ``mu_product`` leaves the host when it
+#: is loaded, and what is not torch's may load otherwise.
+LOADED_AS_MADE = frozenset({*torch_optim.ROWS, "lion"} - {"nadam"})
 
 
 def optimizer_of(name: str, torch: Torch) -> Optimizer:
