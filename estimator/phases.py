@@ -65,8 +65,6 @@ def not_played(plan: Plan, settings: TrainSettings) -> NotPlayed:
         evaluation = "nn.MultiheadAttention then runs a fused kernel of its own"
     if settings.optim not in LOADED_AS_MADE:
         resume = f"how {settings.optim} loads its state"
-    if settings.ema:
-        resume = "when the EMA copy is loaded"
     if not (torch := Torch.parse(settings.torch)).is_newest:
         evaluation = resume = f"only known of the newest torch, not of {torch.label}"
     return NotPlayed(evaluation, resume)
@@ -124,7 +122,8 @@ def resumed(steps: Ledger) -> Ledger:
     """
     start = steps.first_event(_LOOP)
     before, behind = steps.events[:start], steps.events[start:]
-    made = [event for event in behind if event >= 0 and steps.kinds[event] == "optimizer_state"]
+    behind_begin = steps.events[steps.first_event(steps.steps[0]) :]  # an EMA copy is made before
+    made = [event for event in behind_begin if event >= 0 and steps.kinds[event] == "optimizer_state"]
     constructed = [event for event in before if steps.kinds[event] == "optimizer_state"]
     first_new = len(steps.bytes)
     loaded = [*range(first_new, first_new + len(constructed)), *(~event for event in constructed), *made]
