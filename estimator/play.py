@@ -58,10 +58,9 @@ def play_once(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_l
 
 
 class _Training(NamedTuple):
-    """What is known of the first two steps, and the course of the run that begins with them."""
+    """What is known of the first two steps, three steps, and the course of the run that begins with them."""
 
     step: Step
-    two_steps: Ledger
     ledger: Ledger
     saved_activations: dict[str, int]
     unknown_workspace_bytes: int
@@ -80,7 +79,7 @@ def train(
     course = continued(step, two_steps, ledger, evaluates=evaluates)
     if step.repeats is not None and step.repeats.num_open:
         raise NotRepeatable
-    return _Training(step, two_steps, ledger, saved, unknown, course)
+    return _Training(step, ledger, saved, unknown, course)
 
 
 class Played:
@@ -107,7 +106,7 @@ class Played:
         self.allocated = block_peak(self.steady)
         self.resume: Run | None = None
         if self.not_played.resume is None:
-            ledger = resumed(training.two_steps)
+            ledger = resumed(self.ledger)
             self.resume = run_of(ledger, (("resume", len(ledger.events)),), allocator)
 
     @property
