@@ -41,7 +41,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
     """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others."""
     plan, settings = resolved(settings)
     device = device_of(settings)
-    played = Played(plan, settings, device.gpu, device.allocator)
+    played = Played(plan, settings, device.gpu, device.allocator, trains_again=device.total_bytes is not None)
     fits, reserved = verdict(device, played.runs)
     phases = _phases(played)
     return Estimate(

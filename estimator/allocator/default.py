@@ -45,16 +45,34 @@ class DefaultAllocator:
         requests, side, sizes, addresses = self._requests, self.side, self._sizes, self._addresses
         starts, stops, pools, (small, large) = self._starts, self._stops, self._pools, self._pools[0]
         starts_pop, stops_pop = starts.pop, stops.pop
-        for place, event in enumerate(events):
-            i = event if event >= 0 else ~event
-            size = requests[event] if event >= 0 else sizes[i]
-            if not size:
-                continue
-            cached = small if size <= _SMALL else large
-            if side and i in side:
-                cached = pools[side[i]][size > _SMALL]
-            if event < 0:
-                start = addresses[i]
+        for event in events:
+            if event >= 0:
+                if not (size := requests[event]):
+                    continue
+                cached = small if size <= _SMALL else large
+                if side and event in side:
+                    cached = pools[side[event]][size > _SMALL]
+                at = bisect_left(cached, size << _BITS)
+                found = cached.pop(at) if at < len(cached) else self._from_new_segment(size)
+                if not found:
+                    return events.index(event)
+                addresses[event] = start = found & _ADDRESS
+                rest = (found >> _BITS) - size
+                stop = stops_pop(start)
+                if rest > _SMALL or (rest and size <= _SMALL):
+                    sizes[event] = size
+                    start += size
+                    insort(cached, rest << _BITS | start)
+                    stops[start] = stop
+                    starts[stop] = start
+                else:
+                    sizes[event] = size + rest
+                    del starts[stop]
+            elif size := sizes[~event]:
+                cached = small if size <= _SMALL else large
+                if side and ~event in side:
+                    cached = pools[side[~event]][size > _SMALL]
+                start = addresses[~event]
                 stop = start + size
                 if before := starts_pop(start, 0):
                     del cached[bisect_left(cached, start - before << _BITS | before)]
@@ -65,23 +83,6 @@ class DefaultAllocator:
                 insort(cached, stop - start << _BITS | start)
                 stops[start] = stop
                 starts[stop] = start
-                continue
-            at = bisect_left(cached, size << _BITS)
-            found = cached.pop(at) if at < len(cached) else self._from_new_segment(size)
-            if not found:
-                return place
-            addresses[event] = start = found & _ADDRESS
-            rest = (found >> _BITS) - size
-            stop = stops_pop(start)
-            if rest > _SMALL or (rest and size <= _SMALL):
-                start += size
-                insort(cached, rest << _BITS | start)
-                stops[start] = stop
-                starts[stop] = start
-            else:
-                size += rest
-                del starts[stop]
-            sizes[event] = size
         return None
 
     def release_cached(self) -> None:
