@@ -70,7 +70,9 @@ def not_played(plan: Plan, settings: TrainSettings) -> NotPlayed:
     return NotPlayed(evaluation, resume)
 
 
-def continued(step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: bool) -> Course:
+def continued(
+    step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: bool, trains_again: bool = True
+) -> Course:
     """``three_steps``, then the epoch's last step where it is smaller, an evaluation, and training again.
 
     ``step`` has played ``two_steps`` and goes on from there.
@@ -87,13 +89,13 @@ def continued(step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: 
     if evaluates:
         step.run.start_step()
         loop.evaluate(step)
-    if last:  # no earlier step begins with what this one has left
+    if last and trains_again:  # no earlier step begins with what this one has left
         step.run.start_step()
         loop.play(step)
     ledger = three_steps
     if last or evaluates:
         ledger = followed_by(ledger, step.run.ledger(), len(two_steps.events))
-    if evaluates and not last:
+    if evaluates and trains_again and not last:
         ledger = followed_by(ledger, two_steps, two_steps.first_event(two_steps.steps[-1]))
     return Course(
         ledger=ledger,

@@ -68,7 +68,13 @@ class _Training(NamedTuple):
 
 
 def train(
-    plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_last: int = 0, *, evaluates: bool
+    plan: Plan,
+    settings: TrainSettings,
+    gpu: Gpu | None = None,
+    num_last: int = 0,
+    *,
+    evaluates: bool,
+    trains_again: bool = True,
 ) -> _Training:
     """:func:`play_once`, and what comes after the third step."""
     step = play_once(plan, settings, gpu, num_last)
@@ -76,14 +82,17 @@ def train(
     saved = step.saved_activations(two_steps)
     unknown = raised_peak(two_steps, -1, step.run.unknown)
     ledger = with_last_step_again(two_steps)
-    course = continued(step, two_steps, ledger, evaluates=evaluates)
+    course = continued(step, two_steps, ledger, evaluates=evaluates, trains_again=trains_again)
     if step.repeats is not None and step.repeats.num_open:
         raise NotRepeatable
     return _Training(step, ledger, saved, unknown, course)
 
 
 class Played:
-    """Three steps through the caching allocator; the third is the one that is reported."""
+    """Three steps through the caching allocator; the third is the one that is reported.
+
+    ``trains_again`` False leaves out the training behind an evaluation: it decides only whether all of it fits.
+    """
 
     def __init__(
         self,
@@ -91,10 +100,14 @@ class Played:
         settings: TrainSettings,
         gpu: Gpu | None = None,
         allocator: AllocatorConfig | None = None,
+        *,
+        trains_again: bool = True,
     ) -> None:
         self.not_played = not_played(plan, settings)
         evaluates = self.not_played.evaluation is None
-        training = _shared(lambda num_last: train(plan, settings, gpu, num_last, evaluates=evaluates))
+        training = _shared(
+            lambda num_last: train(plan, settings, gpu, num_last, evaluates=evaluates, trains_again=trains_again)
+        )
         self.step, self.ledger, self.course = training.step, training.ledger, training.course
         self.saved_activations = training.saved_activations
         self.unknown_workspace_bytes = training.unknown_workspace_bytes
