@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import catalog, families, host, lora, scope
-from .device import Device, device_of, verdict
+from .device import Device, device_of, holds, verdict
 from .errors import NoFamily
 from .families import Plan
 from .generations import Torch, unknown_of
@@ -19,7 +19,7 @@ from .settings import TrainSettings
 from .step import Step
 from .timeline import PhaseSummary, allocated_peak, layer_peaks, snapshot
 
-__all__ = ["estimate_settings", "play_settings", "resolved"]
+__all__ = ["estimate_settings", "fits", "play_settings", "resolved"]
 
 PHASES = ("forward", "backward", "optimizer_step")
 
@@ -42,7 +42,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
     plan, settings = resolved(settings)
     device = device_of(settings)
     played = Played(plan, settings, device.gpu, device.allocator, trains_again=device.total_bytes is not None)
-    fits, reserved = verdict(device, played.runs)
+    judged, reserved = verdict(device, played.runs)
     phases = _phases(played)
     return Estimate(
         request=_request(settings, plan, played.step),
@@ -55,7 +55,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
         scaling=_scaling(played, plan, settings, device),
         layers=_layers(played),
         host=_host(played, plan, settings),
-        verdict=fits,
+        verdict=judged,
         assumptions=(
             *scope.assumptions(settings, plan, device.gpu.capability),
             *lora.assumptions(settings, plan),
@@ -68,6 +68,17 @@ def play_settings(settings: TrainSettings) -> Estimate:
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
     )
+
+
+def fits(settings: TrainSettings) -> bool:
+    """Whether :func:`play_settings` would say yes, by no more than that takes; needs a GPU or a memory.
+
+    The allocator is not asked where it could not even hold what is live at once.
+    """
+    plan, settings = resolved(settings)
+    device = device_of(settings)
+    played = Played(plan, settings, device.gpu, device.allocator)
+    return allocated_peak(played.ledger, -1) <= device.room_bytes and holds(device, played.each_run)
 
 
 def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
