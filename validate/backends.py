@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping
 
 from vitmem.settings import TrainSettings
 
-from .measurement import AllocatorMeasurement, Measured
+from .compare import DEFAULT_TOLERANCE
+from .measurement import AllocatorMeasurement, Measured, Measurement
 from .null.device import NullDevice
 
-__all__ = ["AUTO", "BACKENDS", "Run"]
+__all__ = ["BACKENDS", "Backend", "Run", "auto"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One measurement to make. ``device``, ``force`` and ``timeout_s`` are the null backend's."""
+    """One measurement to make. ``device`` and ``force`` are the null backend's."""
 
     settings: TrainSettings
     device: NullDevice
@@ -27,6 +28,13 @@ def _meta(run: Run) -> Measured:
     from .meta import measure
 
     return measure(run.settings)
+
+
+def _cpu(run: Run) -> Measured:
+    from .in_child import measured_in_child
+
+    document = measured_in_child("the run on the CPU", "cpu", run.settings, timeout_s=run.timeout_s)
+    return Measurement.from_dict(document["measured"])
 
 
 def _null(run: Run) -> Measured:
@@ -51,7 +59,26 @@ def _cuda(run: Run) -> Measured:
     )
 
 
-#: By the name that ``--backend`` takes; those of later versions are None.
-BACKENDS: Mapping[str, Callable[[Run], Measured] | None] = {"meta": _meta, "cpu": None, "cuda": _cuda, "null": _null}
-#: What ``auto`` is: runs everywhere, and to the byte.
-AUTO = "meta"
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """``tolerance`` holds unless the user says otherwise; on the ``host`` the estimate follows the CPU's rules."""
+
+    measure: Callable[[Run], Measured]
+    tolerance: float = DEFAULT_TOLERANCE
+    host: bool = False
+
+
+#: By the name that ``--backend`` takes.
+BACKENDS: Mapping[str, Backend] = {
+    "meta": Backend(measure=_meta),
+    "cpu": Backend(measure=_cpu, tolerance=0.01, host=True),
+    "cuda": Backend(measure=_cuda),
+    "null": Backend(measure=_null),
+}
+
+
+def auto() -> str:
+    """The device where there is one, else what runs everywhere. Imports torch."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "meta"

@@ -82,9 +82,7 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         library=built.library,
         class_name=type(built.core).__name__,
         image_size=built.image_size,
-        measurement=summarise(
-            watch, backend="meta", device=DEVICE, versions=versions(settings.train), notes=_NOTES
-        ),
+        measurement=summarise(watch, backend="meta", device=DEVICE, versions=versions(settings.train), notes=_NOTES),
         events=tuple(watch.tracker.events),
         spans=tuple(watch.spans),
         sdpa_calls=dict(sdpa.calls),

@@ -9,25 +9,34 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.profiler import profile, record_function
 
 from .build import Built
-from .events import Allocation, Span
+from .events import Allocation, Span, peak_within
 from .layers import MODEL, layer_of
 from .loops import STEPS
 
-__all__ = ["Marks", "follow"]
+__all__ = ["Marks", "Reader", "follow"]
 
 _PREFIX = "vitmem "
 _NODE = "autograd::engine::evaluate_function"
+_CAST = "aten::_to_copy"
+#: What borrows by instruction set and number of threads: oneDNN's and MKL's products, and attention's tiles.
+_KERNELS = (
+    "aten::mm",
+    "aten::addmm",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::mkldnn_convolution",
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+)
 
 #: What a mark does when time has come to it.
-Mark = Callable[["_Reader"], None]
+Mark = Callable[["Reader"], None]
 
 
 class Marks:
@@ -53,7 +62,7 @@ class Marks:
         for name, module in built.model.named_modules():
             layer = layer_of(name, library=built.library)
             module.register_forward_pre_hook(lambda *args, layer=layer: self.leave(lambda reader: reader.enter(layer)))
-            module.register_forward_hook(lambda *args: self.leave(_Reader.leave), always_call=True)
+            module.register_forward_hook(lambda *args: self.leave(Reader.leave), always_call=True)
 
     def _own(self, kind: str, tensors: Mapping[str, Tensor], done: Mark | None = None) -> None:
         assert self.built is not None
@@ -98,7 +107,7 @@ class Marks:
     def backward_ended(self) -> None:
         assert self.built is not None
         named = self.built.model.named_parameters()
-        self._own("gradients", {name: p.grad for name, p in named if p.grad is not None}, _Reader.backward_ended)
+        self._own("gradients", {name: p.grad for name, p in named if p.grad is not None}, Reader.backward_ended)
 
     def stepped(self) -> None:
         assert self.built is not None
@@ -107,7 +116,7 @@ class Marks:
         states: dict[str, Tensor] = {}
         for parameter, state in self._optimizer.state.items():
             states |= {f"{names[id(parameter)]}.{key}": v for key, v in state.items() if isinstance(v, Tensor)}
-        self._own("optimizer_state", {**_of_parameters(states), **dict(self._averages)}, _Reader.stepped)
+        self._own("optimizer_state", {**_of_parameters(states), **dict(self._averages)}, Reader.stepped)
 
 
 def _of_parameters(states: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -115,45 +124,67 @@ def _of_parameters(states: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{name.rpartition('.')[0]}#{name.rpartition('.')[2]}": tensor for name, tensor in states.items()}
 
 
-class _Reader:
+class Reader:
     """The run once more: blocks are born and die, and marks say what they were."""
 
     def __init__(self, built: Built) -> None:
         self.built = built
-        self.events: list[Allocation] = []
+        self.events: list[Allocation] = []  # when all is read: the tensors among ``_all``
+        self._all: list[Allocation] = []
         self.spans: list[Span] = []
         self.tick = self.forward_tick = self.backward_tick = 0
         self.held: tuple[Allocation, ...] = ()
         self.gradient_bytes = self.optimizer_bytes = 0
         self.of_node: dict[int, str] = {}
+        self.borrowed: dict[str, int] = {}  # the largest block of each kernel
         self._live: dict[int, Allocation] = {}
+        self._inside: dict[int, _Place] = {}
         self._modules: list[str] = []
         self._phase, self._begins = "loop", 0
         self._label: str | None = None
+
+    @property
+    def highest_bytes(self) -> int:
+        """The largest total of the reported step, with what kernels borrowed."""
+        return max(peak_within(self._all, span).bytes for span in self.spans)
+
+    def without_borrowed(self) -> None:
+        """Fills :attr:`events`."""
+        self.events = [event for event in self._all if event.kind != "workspaces"]
 
     def layer(self, path: str) -> str:
         """The row of the table for a module's path."""
         return layer_of(path, library=self.built.library)
 
-    def born(self, address: int, num_bytes: int, node: int | None) -> None:
+    def born(self, address: int, num_bytes: int, place: _Place) -> None:
         self.tick += 1
+        node = place.node
         inside = self._modules[-1] if self._modules else None
         layer = inside or (MODEL if node is None else self.of_node.get(node, MODEL))
-        event = Allocation(bytes=num_bytes, kind=self._kind(), layer=layer, op="", born=self.tick)
-        self.events.append(event)
+        event = Allocation(bytes=num_bytes, kind=self._kind(place), layer=layer, op=place.operator, born=self.tick)
+        self._all.append(event)
         self._live[address] = event
+        self._inside[address] = place
 
-    def _kind(self) -> str:
+    def _kind(self, place: _Place) -> str:
         if self._label is not None:
             return self._label
+        source = self._live.get(place.copied)
+        if source is not None and source.kind == "parameters" and self._modules:
+            return "autocast_weights"
         forward = self._phase == "forward" or (self._phase == "backward" and self._modules)
         return "activations" if forward else "temporaries"
 
-    def died(self, address: int) -> None:
+    def died(self, address: int, time_ns: int) -> None:
         event = self._live.pop(address, None)
-        if event is not None:
-            self.tick += 1
-            event.dies = self.tick
+        if event is None:
+            return
+        self.tick += 1
+        event.dies = self.tick
+        place = self._inside.pop(address)
+        if time_ns < place.kernel_ends_ns:
+            event.kind = "workspaces"
+            self.borrowed[place.kernel] = max(self.borrowed.get(place.kernel, 0), event.bytes)
 
     def operator(self, sequence: int) -> None:
         """A forward operator made the node of this number: what backward makes for it belongs to the same layer."""
@@ -204,33 +235,55 @@ class _Reader:
         return sum(event.bytes for event in self._live.values() if event.kind == kind)
 
 
-def follow(profiler: profile, marks: Marks) -> _Reader:
+def follow(profiler: profile, marks: Marks) -> Reader:
     """What the profiler saw, as :func:`vitmem.validate.summary.summarise` reads it."""
     assert marks.built is not None
-    reader = _Reader(marks.built)
-    for event, node in sorted(_events(profiler), key=lambda pair: pair[0].start_time_ns):
+    reader = Reader(marks.built)
+    for event, place in sorted(_events(profiler), key=lambda pair: pair[0].start_time_ns):
         fields = event.extra_fields
         if event.tag == torch._C._profiler._EventType.Allocation:
             if fields.alloc_size > 0:
-                reader.born(fields.ptr, fields.alloc_size, node)
+                reader.born(fields.ptr, fields.alloc_size, place)
             else:
-                reader.died(fields.ptr)
+                reader.died(fields.ptr, event.start_time_ns)
         elif event.name.startswith(_PREFIX):
             marks.marks[int(event.name.removeprefix(_PREFIX))](reader)
-        elif fields.sequence_number >= 0 and node is None:
+        elif fields.sequence_number >= 0 and place.node is None:
             reader.operator(fields.sequence_number)
+    reader.without_borrowed()
     return reader
 
 
-def _events(profiler: profile) -> Iterator[tuple[Any, int | None]]:
-    """Allocations, marks and operators, each with the number of the autograd node that it runs in."""
+class _Place(NamedTuple):
+    """Where an event lies: the innermost operator, the number of the autograd node, the address that is copied,
+    and the kernel of :data:`_KERNELS` around it."""
+
+    operator: str = ""
+    node: int | None = None
+    copied: int = 0
+    kernel: str = ""
+    kernel_ends_ns: int = 0
+
+    def inside(self, event: Any) -> _Place:
+        """One operator further in."""
+        fields, place = event.extra_fields, self._replace(operator=event.name)
+        if event.name.startswith(_NODE):
+            return place._replace(node=fields.sequence_number)
+        if event.name.startswith(_KERNELS):
+            return place._replace(kernel=event.name, kernel_ends_ns=event.end_time_ns)
+        if event.name == _CAST and isinstance(fields.inputs[0], torch._C._profiler._TensorMetadata):
+            return place._replace(copied=fields.inputs[0].storage_data_ptr or 0)
+        return place
+
+
+def _events(profiler: profile) -> Iterator[tuple[Any, _Place]]:
+    """Allocations, marks and operators, each with its place."""
     types = torch._C._profiler._EventType
     results: Any = profiler.profiler
-    stack = [(event, None) for event in results.kineto_results.experimental_event_tree()]
+    stack = [(event, _Place()) for event in results.kineto_results.experimental_event_tree()]
     while stack:
-        event, node = stack.pop()
-        if event.tag == types.TorchOp and event.name.startswith(_NODE):
-            node = event.extra_fields.sequence_number
-        stack.extend((child, node) for child in event.children)
+        event, place = stack.pop()
         if event.tag in (types.Allocation, types.TorchOp):
-            yield event, node
+            yield event, place
+        inside = place.inside(event) if event.tag == types.TorchOp else place
+        stack.extend((child, inside) for child in event.children)

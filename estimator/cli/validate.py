@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +10,7 @@ import click
 from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
 from ..extra import real_libraries
 from ..generations import Torch
-from ..validate.backends import AUTO, BACKENDS, Run
+from ..validate.backends import BACKENDS, Backend, Run, auto
 from .null_device import null_device, null_options
 from .options import SectionedCommand, model_argument, setting_options, settings_of
 from .output import emit, json_option, out_options, target_of
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from ..report.files import Target
     from ..result import Estimate
     from ..settings import TrainSettings
-    from ..validate.measurement import Measured
 
 __all__ = ["command"]
 
@@ -29,9 +28,14 @@ _NAMES = ("auto", *BACKENDS)
 @click.command("validate", cls=SectionedCommand)
 @model_argument
 @setting_options
-@click.option("--backend", default="auto", metavar=f"[{'|'.join(_NAMES)}]", help=f"what runs the step; auto is {AUTO}")
 @click.option(
-    "--tolerance", default="0.001", metavar="X", help="largest relative difference that passes  [default: 0.001]"
+    "--backend",
+    default="auto",
+    metavar=f"[{'|'.join(_NAMES)}]",
+    help="what runs the step; auto is cuda where there is a device, else meta",
+)
+@click.option(
+    "--tolerance", metavar="X", help="largest relative difference that passes  [default: 0.001, on the CPU 0.01]"
 )
 @null_options
 @click.option("--corpus", is_flag=True, help="replay the measurements that ship with vitmem instead")
@@ -41,7 +45,7 @@ def command(
     *,
     model: str | None,
     backend: str,
-    tolerance: str,
+    tolerance: str | None,
     cudnn_workspace: str,
     timeout: float,
     corpus: bool,
@@ -52,38 +56,41 @@ def command(
 ) -> int:
     """Run the very same step with the real model and compare it with the estimate.
 
-    The meta backend rehearses the step of the real model without data and without a device. The null backend runs it in
-    PyTorch's CUDA build on the GPU that --gpu names and that need not be there (--force: also beside a real one); cuda
-    runs it on a real one. With --corpus nothing runs: every stored measurement is compared with its estimate.
+    The meta backend rehearses the step of the real model without data and without a device; cpu runs it in host memory,
+    and the estimate follows the CPU's rules. The null backend runs it in PyTorch's CUDA build on the GPU that --gpu
+    names and that need not be there (--force: also beside a real one); cuda runs it on a real one. With --corpus nothing runs: every stored measurement is compared with its estimate.
     Exit codes: 0 passed, 2 bad usage, 3 beyond the tolerance, 4 cannot say.
     """
     target = target_of(out, force)
     if corpus:
         return _corpus(model, given, as_json=as_json, target=target)
-    allowed = _tolerance(tolerance)
+    allowed = None if tolerance is None else _tolerance(tolerance)
     settings = settings_of(model, given)
-    measure = _backend(backend)
+    chosen = _backend(backend)
     from ..report.comparison import comparison_report
 
-    estimate = _estimate(settings)
+    estimate = _estimate(settings, on_host=chosen.host)
     device = null_device(settings.gpu, settings.memory, cudnn_workspace)
     run = Run(settings=settings, device=device, force=force, timeout_s=timeout)
     with real_libraries("validate runs the real model"):
         from ..validate.compare import compare
 
-        comparison = compare(estimate, measure(run), allowed)
+        comparison = compare(estimate, chosen.measure(run), chosen.tolerance if allowed is None else allowed)
     emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
     return 0 if comparison.passed and not comparison.measurement.ran_out else DoesNotFit.exit_code
 
 
-def _estimate(settings: TrainSettings) -> Estimate:
+def _estimate(settings: TrainSettings, *, on_host: bool) -> Estimate:
     """What the backend's figures are compared with."""
+    from ..device import CPU
     from ..pipeline import play_settings
 
     if not Torch.parse(settings.torch).is_newest:
         raise NotModelled(f"a backend runs the torch that is installed; leave out --torch {settings.torch}")
+    if on_host and (settings.gpu or settings.memory):
+        raise InvalidRequest("the cpu backend says nothing about a GPU; leave out --gpu and --memory")
     try:
-        return play_settings(settings)
+        return play_settings(settings, CPU if on_host else None)
     except NoFamily as reason:
         raise NotModelled(f"{reason}; its estimate is itself a rehearsal: there is nothing to compare") from reason
 
@@ -110,11 +117,11 @@ def _tolerance(text: str) -> float:
     return value
 
 
-def _backend(name: str) -> Callable[[Run], Measured]:
+def _backend(name: str) -> Backend:
     if name not in _NAMES:
         hint = did_you_mean(name, _NAMES) or f"; choose one of {', '.join(_NAMES)}"
         raise InvalidRequest(f"backend {name!r} is unknown{hint}")
-    measure = BACKENDS[AUTO if name == "auto" else name]
-    if measure is None:
-        raise NotModelled(f"backend {name!r} is not available in this version; use --backend {AUTO}")
-    return measure
+    if name != "auto":
+        return BACKENDS[name]
+    with real_libraries("validate runs the real model"):
+        return BACKENDS[auto()]
