@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from vitmem.settings import TrainSettings
+from vitmem.units import parse_bytes
 
+from .allocator_measurement import AllocatorMeasurement
 from .compare import DEFAULT_TOLERANCE
-from .measurement import AllocatorMeasurement, Measured, Measurement
+from .measurement import Measured, Measurement
 from .null.device import NullDevice
 
 __all__ = ["BACKENDS", "Backend", "Run", "auto"]
@@ -16,12 +18,15 @@ __all__ = ["BACKENDS", "Backend", "Run", "auto"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One measurement to make. ``device`` and ``force`` are the null backend's."""
+    """One measurement to make. ``device`` and ``force`` are the null backend's, ``num_steps`` and ``history`` (a file
+    for the allocator's snapshot) the cuda backend's."""
 
     settings: TrainSettings
     device: NullDevice
     force: bool
     timeout_s: float
+    num_steps: int = 5
+    history: str | None = None
 
 
 def _meta(run: Run) -> Measured:
@@ -44,19 +49,14 @@ def _null(run: Run) -> Measured:
 
 
 def _cuda(run: Run) -> Measured:
-    import torch
+    from .in_child import measured_in_child
 
-    from .cuda import OutOfMemory, measure
-    from .versions import versions
-
-    try:
-        document = {"measured": measure(run.settings).to_dict()}
-    except OutOfMemory as error:
-        document = {"out_of_memory": error.to_dict()}
-    device = torch.cuda.get_device_name()
-    return AllocatorMeasurement.of(
-        {**document, "versions": versions(run.settings.train)}, backend="cuda", device=device
+    memory = None if run.settings.memory is None else parse_bytes(run.settings.memory)
+    options = {"num_steps": run.num_steps, "memory_bytes": memory, "history": run.history}
+    document = measured_in_child(
+        "the run on the GPU", "cuda-run", run.settings, timeout_s=run.timeout_s, options=options
     )
+    return AllocatorMeasurement.of(document, backend="cuda", device=document["device"])
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

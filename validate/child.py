@@ -31,7 +31,13 @@ def _cuda(settings: TrainSettings, options: Mapping[str, Any]) -> dict[str, Any]
         return {"out_of_memory": error.to_dict()}
 
 
-MEASURES = {"cpu": _cpu, "cuda": _cuda}
+def _cuda_run(settings: TrainSettings, options: Mapping[str, Any]) -> dict[str, Any]:
+    from vitmem.validate.cuda_run import measure_all
+
+    return measure_all(settings, **options)
+
+
+MEASURES = {"cpu": _cpu, "cuda": _cuda, "cuda-run": _cuda_run}
 
 
 def main(result: Path, request: Mapping[str, Any]) -> None:

@@ -20,7 +20,7 @@ from .events import Allocation, Span, peak_within
 from .layers import MODEL, layer_of
 from .loops import STEPS
 
-__all__ = ["Marks", "Reader", "follow"]
+__all__ = ["Mark", "Marks", "Reader", "follow"]
 
 _PREFIX = "vitmem "
 _NODE = "autograd::engine::evaluate_function"
@@ -124,6 +124,31 @@ def _of_parameters(states: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{name.rpartition('.')[0]}#{name.rpartition('.')[2]}": tensor for name, tensor in states.items()}
 
 
+class _Place(NamedTuple):
+    """Where an event lies: the innermost operator, the number of the autograd node, the address that is copied,
+    and the kernel of :data:`_KERNELS` around it."""
+
+    operator: str = ""
+    node: int | None = None
+    copied: int = 0
+    kernel: str = ""
+    kernel_ends_ns: int = 0
+
+    def inside(self, event: Any) -> _Place:
+        """One operator further in."""
+        fields, place = event.extra_fields, self._replace(operator=event.name)
+        if event.name.startswith(_NODE):
+            return place._replace(node=fields.sequence_number)
+        if event.name.startswith(_KERNELS):
+            return place._replace(kernel=event.name, kernel_ends_ns=event.end_time_ns)
+        if event.name == _CAST and isinstance(fields.inputs[0], torch._C._profiler._TensorMetadata):
+            return place._replace(copied=fields.inputs[0].storage_data_ptr or 0)
+        return place
+
+
+_NOWHERE = _Place()
+
+
 class Reader:
     """The run once more: blocks are born and die, and marks say what they were."""
 
@@ -142,21 +167,27 @@ class Reader:
         self._modules: list[str] = []
         self._phase, self._begins = "loop", 0
         self._label: str | None = None
+        self._is_over = False
 
     @property
     def highest_bytes(self) -> int:
         """The largest total of the reported step, with what kernels borrowed."""
         return max(peak_within(self._all, span).bytes for span in self.spans)
 
+    def with_borrowed(self) -> None:
+        """Fills :attr:`events` with all blocks."""
+        self.events = self._all
+
     def without_borrowed(self) -> None:
-        """Fills :attr:`events`."""
+        """Fills :attr:`events` with all blocks but those that a kernel borrowed."""
         self.events = [event for event in self._all if event.kind != "workspaces"]
 
     def layer(self, path: str) -> str:
         """The row of the table for a module's path."""
         return layer_of(path, library=self.built.library)
 
-    def born(self, address: int, num_bytes: int, place: _Place) -> None:
+    def born(self, address: int, num_bytes: int, place: _Place = _NOWHERE) -> Allocation:
+        """A block was handed out."""
         self.tick += 1
         node = place.node
         inside = self._modules[-1] if self._modules else None
@@ -165,6 +196,7 @@ class Reader:
         self._all.append(event)
         self._live[address] = event
         self._inside[address] = place
+        return event
 
     def _kind(self, place: _Place) -> str:
         if self._label is not None:
@@ -175,7 +207,8 @@ class Reader:
         forward = self._phase == "forward" or (self._phase == "backward" and self._modules)
         return "activations" if forward else "temporaries"
 
-    def died(self, address: int, time_ns: int) -> None:
+    def died(self, address: int, time_ns: int = 0) -> None:
+        """A block was given back."""
         event = self._live.pop(address, None)
         if event is None:
             return
@@ -206,12 +239,15 @@ class Reader:
         self._phase, self._begins = phase, self.tick
 
     def end(self, before: str) -> None:
-        self.spans.append(Span(phase=self._phase, begins=self._begins, ends=self.tick))
+        if not self._is_over:
+            self.spans.append(Span(phase=self._phase, begins=self._begins, ends=self.tick))
         self._phase = before
 
     def step(self, step: int) -> None:
+        """The third step is reported; the later ones are followed only to see what they free."""
         if step == STEPS - 1:
             self.spans.clear()
+        self._is_over = step >= STEPS
 
     def own(self, kind: str, owned: list[tuple[int, str]], done: Mark | None) -> None:
         for address, layer in owned:
@@ -221,10 +257,14 @@ class Reader:
             done(self)
 
     def forward_ended(self, held: list[int]) -> None:
+        if self._is_over:
+            return
         self.forward_tick = self.tick
         self.held = tuple(self._live[address] for address in held if address in self._live)
 
     def backward_ended(self) -> None:
+        if self._is_over:
+            return
         self.backward_tick = self.tick
         self.gradient_bytes = self._bytes_of("gradients")
 
@@ -252,28 +292,6 @@ def follow(profiler: profile, marks: Marks) -> Reader:
             reader.operator(fields.sequence_number)
     reader.without_borrowed()
     return reader
-
-
-class _Place(NamedTuple):
-    """Where an event lies: the innermost operator, the number of the autograd node, the address that is copied,
-    and the kernel of :data:`_KERNELS` around it."""
-
-    operator: str = ""
-    node: int | None = None
-    copied: int = 0
-    kernel: str = ""
-    kernel_ends_ns: int = 0
-
-    def inside(self, event: Any) -> _Place:
-        """One operator further in."""
-        fields, place = event.extra_fields, self._replace(operator=event.name)
-        if event.name.startswith(_NODE):
-            return place._replace(node=fields.sequence_number)
-        if event.name.startswith(_KERNELS):
-            return place._replace(kernel=event.name, kernel_ends_ns=event.end_time_ns)
-        if event.name == _CAST and isinstance(fields.inputs[0], torch._C._profiler._TensorMetadata):
-            return place._replace(copied=fields.inputs[0].storage_data_ptr or 0)
-        return place
 
 
 def _events(profiler: profile) -> Iterator[tuple[Any, _Place]]:

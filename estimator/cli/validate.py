@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
+from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, UnknownName, did_you_mean
 from ..extra import real_libraries
 from ..generations import Torch
 from ..validate.backends import BACKENDS, Backend, Run, auto
-from .null_device import null_device, null_options
+from .null_device import DEFAULT_GPU, null_device, null_options
 from .options import SectionedCommand, model_argument, setting_options, settings_of
 from .output import emit, json_option, out_options, target_of
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from ..report.files import Target
     from ..result import Estimate
     from ..settings import TrainSettings
+    from ..validate.measurement import Measured
 
 __all__ = ["command"]
 
@@ -37,6 +39,15 @@ _NAMES = ("auto", *BACKENDS)
 @click.option(
     "--tolerance", metavar="X", help="largest relative difference that passes  [default: 0.001, on the CPU 0.01]"
 )
+@click.option(
+    "--steps",
+    type=click.IntRange(min=3, max=1000),
+    default=5,
+    metavar="N",
+    help="steps of the cuda backend; from 5 on growth from step to step is reported  [default: 5]",
+)
+@click.option("--history", metavar="FILE", help="the allocator's history of the cuda backend, for memory_viz")
+@click.option("--save", metavar="FILE", help="the measurement as a row of a file that --corpus replays (cuda, null)")
 @null_options
 @click.option("--corpus", is_flag=True, help="replay the measurements that ship with vitmem instead")
 @json_option
@@ -48,6 +59,9 @@ def command(
     tolerance: str | None,
     cudnn_workspace: str,
     timeout: float,
+    steps: int,
+    history: str | None,
+    save: str | None,
     corpus: bool,
     as_json: bool,
     out: str | None,
@@ -58,8 +72,9 @@ def command(
 
     The meta backend rehearses the step of the real model without data and without a device; cpu runs it in host memory,
     and the estimate follows the CPU's rules. The null backend runs it in PyTorch's CUDA build on the GPU that --gpu
-    names and that need not be there (--force: also beside a real one); cuda runs it on a real one. With --corpus nothing runs: every stored measurement is compared with its estimate.
-    Exit codes: 0 passed, 2 bad usage, 3 beyond the tolerance, 4 cannot say.
+    names and that need not be there (--force: also beside a real one); cuda runs it on a real one, --memory makes that
+    smaller. With --corpus nothing runs: every stored measurement is compared with its estimate. Exit codes: 0 passed,
+    2 bad usage, 3 beyond the tolerance, 4 cannot say.
     """
     target = target_of(out, force)
     if corpus:
@@ -71,13 +86,42 @@ def command(
 
     estimate = _estimate(settings, on_host=chosen.host)
     device = null_device(settings.gpu, settings.memory, cudnn_workspace)
-    run = Run(settings=settings, device=device, force=force, timeout_s=timeout)
+    run = Run(settings=settings, device=device, force=force, timeout_s=timeout, num_steps=steps, history=history)
     with real_libraries("validate runs the real model"):
         from ..validate.compare import compare
 
-        comparison = compare(estimate, chosen.measure(run), chosen.tolerance if allowed is None else allowed)
+        measurement = chosen.measure(run)
+    here = _on_this_gpu(settings, measurement)
+    if here is not settings:
+        estimate = _estimate(here, on_host=False)
+    if save is not None:
+        _save(save, here, measurement)
+    comparison = compare(estimate, measurement, chosen.tolerance if allowed is None else allowed)
     emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
     return 0 if comparison.passed and not comparison.measurement.ran_out else DoesNotFit.exit_code
+
+
+def _on_this_gpu(settings: TrainSettings, measurement: Measured) -> TrainSettings:
+    """With the GPU that it ran on, where none was named and this one is known."""
+    if measurement.backend != "cuda" or settings.gpu is not None:
+        return settings
+    from ..gpus import find
+
+    try:
+        return dataclasses.replace(settings, gpu=find(measurement.device).name)
+    except UnknownName:
+        return settings
+
+
+def _save(save: str, settings: TrainSettings, measurement: Measured) -> None:
+    from pathlib import Path
+
+    from ..validate.saved import append_row, row_of
+
+    if measurement.backend not in ("cuda", "null"):
+        raise InvalidRequest("--save keeps what an allocator said; use --backend cuda or null")
+    document = measurement.to_dict()
+    append_row(Path(save), settings.gpu or DEFAULT_GPU, document, row_of(settings, document))
 
 
 def _estimate(settings: TrainSettings, *, on_host: bool) -> Estimate:

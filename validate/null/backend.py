@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from vitmem.settings import TrainSettings
 
+from ..allocator_measurement import AllocatorMeasurement
 from ..in_child import measured_in_child
-from ..measurement import AllocatorMeasurement
 from .build import libraries
 from .device import NullDevice, environment, refuse_beside_a_real_device
 from .torch_build import installed
