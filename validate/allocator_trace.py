@@ -16,7 +16,8 @@ from torch import nn
 from .build import Built
 from .events import Allocation
 from .layers import layer_of
-from .profiled import Mark, Marks, Reader
+from .profiled import Marks
+from .reader import Mark, Reader
 
 __all__ = ["TraceMarks", "TraceReader", "follow_trace", "record_history"]
 

@@ -17,7 +17,8 @@ from .build import build_model, named_refusals
 from .loops import LOOPS, Job
 from .measurement import Measurement
 from .optim import make_optimizer
-from .profiled import Marks, Reader, follow
+from .profiled import Marks, follow
+from .reader import Reader
 from .summary import summarise
 from .versions import versions
 

@@ -29,6 +29,10 @@ class Seen(Protocol):
     def events(self) -> list[Allocation]: ...
     @property
     def spans(self) -> list[Span]: ...
+    @property
+    def num_steps(self) -> int: ...
+    def spans_of(self, step: int) -> list[Span]: ...
+    def spans_named(self, phase: str) -> list[Span]: ...
     def layer(self, path: str) -> str: ...
 
 
@@ -58,13 +62,13 @@ def summarise(
     )
 
 
-def _others(watch: Watch) -> dict[str, int]:
+def _others(watch: Seen) -> dict[str, int]:
     """The first step, and what was played besides steps."""
     spans = {"first_step": watch.spans_of(0)}
     if watch.num_steps > STEPS:
         spans["last_batch"] = watch.spans_of(STEPS)
     spans |= {name: watch.spans_named(name) for name in ("evaluation",)}
-    return {name: _highest(watch.tracker.events, found).bytes for name, found in spans.items() if found}
+    return {name: _highest(watch.events, found).bytes for name, found in spans.items() if found}
 
 
 def _highest(events: list[Allocation], spans: list[Span]) -> Moment:

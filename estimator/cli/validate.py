@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from ..report.files import Target
     from ..result import Estimate
     from ..settings import TrainSettings
+    from ..validate.compare import Comparison
     from ..validate.measurement import Measured
 
 __all__ = ["command"]
 
 _NAMES = ("auto", *BACKENDS)
+_OF_BACKENDS = ("tolerance", "cudnn_workspace", "timeout", "steps", "history", "save")
 
 
 @click.command("validate", cls=SectionedCommand)
@@ -56,12 +58,6 @@ def command(
     *,
     model: str | None,
     backend: str,
-    tolerance: str | None,
-    cudnn_workspace: str,
-    timeout: float,
-    steps: int,
-    history: str | None,
-    save: str | None,
     corpus: bool,
     as_json: bool,
     out: str | None,
@@ -77,16 +73,30 @@ def command(
     2 bad usage, 3 beyond the tolerance, 4 cannot say.
     """
     target = target_of(out, force)
+    own = {name: given.pop(name) for name in _OF_BACKENDS}
     if corpus:
         return _corpus(model, given, as_json=as_json, target=target)
-    allowed = None if tolerance is None else _tolerance(tolerance)
+    tolerance = None if own["tolerance"] is None else _tolerance(own["tolerance"])
     settings = settings_of(model, given)
-    chosen = _backend(backend)
     from ..report.comparison import comparison_report
 
+    comparison = _compared(settings, _backend(backend), tolerance, own, force=force)
+    emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
+    return 0 if comparison.passed and not comparison.measurement.ran_out else DoesNotFit.exit_code
+
+
+def _compared(
+    settings: TrainSettings, chosen: Backend, tolerance: float | None, own: Mapping[str, Any], *, force: bool
+) -> Comparison:
     estimate = _estimate(settings, on_host=chosen.host)
-    device = null_device(settings.gpu, settings.memory, cudnn_workspace)
-    run = Run(settings=settings, device=device, force=force, timeout_s=timeout, num_steps=steps, history=history)
+    run = Run(
+        settings=settings,
+        device=null_device(settings.gpu, settings.memory, own["cudnn_workspace"]),
+        force=force,
+        timeout_s=own["timeout"],
+        num_steps=own["steps"],
+        history=own["history"],
+    )
     with real_libraries("validate runs the real model"):
         from ..validate.compare import compare
 
@@ -94,11 +104,9 @@ def command(
     here = _on_this_gpu(settings, measurement)
     if here is not settings:
         estimate = _estimate(here, on_host=False)
-    if save is not None:
-        _save(save, here, measurement)
-    comparison = compare(estimate, measurement, chosen.tolerance if allowed is None else allowed)
-    emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
-    return 0 if comparison.passed and not comparison.measurement.ran_out else DoesNotFit.exit_code
+    if own["save"] is not None:
+        _save(own["save"], here, measurement)
+    return compare(estimate, measurement, chosen.tolerance if tolerance is None else tolerance)
 
 
 def _on_this_gpu(settings: TrainSettings, measurement: Measured) -> TrainSettings:
@@ -134,7 +142,7 @@ def _estimate(settings: TrainSettings, *, on_host: bool) -> Estimate:
     if on_host and (settings.gpu or settings.memory):
         raise InvalidRequest("the cpu backend says nothing about a GPU; leave out --gpu and --memory")
     try:
-        return play_settings(settings, CPU if on_host else None)
+        return play_settings(settings, CPU) if on_host else play_settings(settings)
     except NoFamily as reason:
         raise NotModelled(f"{reason}; its estimate is itself a rehearsal: there is nothing to compare") from reason
 
