@@ -55,7 +55,8 @@ class TraceMarks(Marks):
             assert isinstance(reader, TraceReader)
             reader.accumulated(layer)
 
-        parameter.register_post_accumulate_grad_hook(lambda _: self.leave(accumulated))
+        register: Any = parameter.register_post_accumulate_grad_hook
+        register(lambda _: self.leave(accumulated))
 
 
 def _count() -> int:

@@ -104,7 +104,8 @@ def measure_all(
 
 def _context_bytes(use: DeviceUse | None) -> int:
     """What the process has taken of the GPU before it allocates; all that is taken, where only that is known."""
-    torch.cuda.init()
+    init: Any = torch.cuda.init
+    init()
     if use is not None and use.own_bytes is not None:
         return use.own_bytes
     free, total = torch.cuda.mem_get_info()
@@ -123,7 +124,8 @@ def _limit(memory_bytes: int, context: int) -> None:
 def _dump(history: str) -> None:
     path = Path(history)
     try:
-        torch.cuda.memory._dump_snapshot(str(path))
+        dump: Any = torch.cuda.memory._dump_snapshot
+        dump(str(path))
     except OSError as error:
         raise InvalidRequest(f"{history} cannot be written: {error.strerror}") from error
 

@@ -51,14 +51,20 @@ _OF_BACKENDS = ("tolerance", "cudnn_workspace", "timeout", "steps", "history", "
 @click.option("--history", metavar="FILE", help="the allocator's history of the cuda backend, for memory_viz")
 @click.option("--save", metavar="FILE", help="the measurement as a row of a file that --corpus replays (cuda, null)")
 @null_options
-@click.option("--corpus", is_flag=True, help="replay the measurements that ship with vitmem instead")
+@click.option(
+    "--corpus",
+    is_flag=False,
+    flag_value="",
+    metavar="[DIR]",
+    help="replay the measurements that ship with vitmem instead, or the files in DIR that --save wrote",
+)
 @json_option
 @out_options
 def command(
     *,
     model: str | None,
     backend: str,
-    corpus: bool,
+    corpus: str | None,
     as_json: bool,
     out: str | None,
     force: bool,
@@ -74,8 +80,8 @@ def command(
     """
     target = target_of(out, force)
     own = {name: given.pop(name) for name in _OF_BACKENDS}
-    if corpus:
-        return _corpus(model, given, as_json=as_json, target=target)
+    if corpus is not None:
+        return _corpus(corpus, model, given, as_json=as_json, target=target)
     tolerance = None if own["tolerance"] is None else _tolerance(own["tolerance"])
     settings = settings_of(model, given)
     from ..report.comparison import comparison_report
@@ -147,14 +153,16 @@ def _estimate(settings: TrainSettings, *, on_host: bool) -> Estimate:
         raise NotModelled(f"{reason}; its estimate is itself a rehearsal: there is nothing to compare") from reason
 
 
-def _corpus(model: str | None, given: Mapping[str, Any], *, as_json: bool, target: Target | None) -> int:
+def _corpus(folder: str, model: str | None, given: Mapping[str, Any], *, as_json: bool, target: Target | None) -> int:
     asked = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if model is not None or asked:
         raise InvalidRequest(f"--corpus replays settings of its own; leave out {', '.join(asked) or model}")
+    from pathlib import Path
+
     from ..report.corpus import corpus_report
     from ..validate.corpus import replay
 
-    replayed = replay()
+    replayed = replay(Path(folder) if folder else None)
     emit(corpus_report(replayed.to_dict()), as_json=as_json, target=target)
     return 0 if replayed.passed else DoesNotFit.exit_code
 
