@@ -102,7 +102,8 @@ class CudaMeasurement:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         values = dataclasses.asdict(self) | {"growth_bytes_per_step": self.growth_bytes_per_step}
-        return values if self.compiled else {name: value for name, value in values.items() if name != "compiled"}
+        del values["step_begins"]
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
