@@ -10,6 +10,7 @@ too long, or kills its worker, is a row with an error. A worker is replaced when
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import queue
 import subprocess
@@ -72,7 +73,8 @@ class Worker:
         command = [sys.executable, __file__, "--work"]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.lines: queue.Queue[str | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -100,6 +102,11 @@ class Worker:
     def stop(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.reader.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
 
 
 def work() -> None:

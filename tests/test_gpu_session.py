@@ -42,17 +42,17 @@ def test_every_configuration_has_an_estimate(session):
         assert vitmem.estimate(**settings, gpu="h200").verdict["fits"] == "yes", settings
 
 
-def test_a_worker_that_dies_or_hangs_is_an_error(session, monkeypatch, tmp_path):
-    for code, error in (
-        ("raise SystemExit(1)", "the worker died"),
-        ("import time; time.sleep(60)", "took more than 1 s"),
-    ):
-        script = tmp_path / "worker.py"
-        script.write_text(code)
-        monkeypatch.setattr(session, "__file__", str(script))
-        worker = session.Worker()
-        assert worker.ask({}, 1.0 if "sleep" in code else 30.0) == {"error": error}
-        worker.stop()
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [("raise SystemExit(1)", "the worker died"), ("import time; time.sleep(60)", "took more than 1 s")],
+)
+def test_a_worker_that_dies_or_hangs_is_an_error(session, monkeypatch, tmp_path, code, error):
+    script = tmp_path / "worker.py"
+    script.write_text(code)
+    monkeypatch.setattr(session, "__file__", str(script))
+    worker = session.Worker()
+    assert worker.ask({}, 1.0 if "sleep" in code else 30.0) == {"error": error}
+    worker.stop()
 
 
 def test_without_a_device_it_is_exit_4(tmp_path):
