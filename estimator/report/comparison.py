@@ -12,7 +12,11 @@ from .tables import Cell, Column, Notes, Report, Table
 
 __all__ = ["comparison_report"]
 
-_LAYER_FIGURES = (("saved", "saved_activation_bytes"), ("parameters", "parameter_bytes"))
+_LAYER_FIGURES = (
+    ("saved", "saved_activation_bytes"),
+    ("parameters", "parameter_bytes"),
+    ("peak", "peak_bytes"),  # the largest total while it ran: only an allocator knows
+)
 #: Neither zero nor a failure: this backend does not see the figure.
 _NOT_MEASURED = "-"
 _PAIR = (
