@@ -66,14 +66,15 @@ class Backend:
     measure: Callable[[Run], Measured]
     tolerance: float = DEFAULT_TOLERANCE
     host: bool = False
+    has_allocator: bool = False
 
 
 #: By the name that ``--backend`` takes.
 BACKENDS: Mapping[str, Backend] = {
     "meta": Backend(measure=_meta),
     "cpu": Backend(measure=_cpu, tolerance=0.01, host=True),
-    "cuda": Backend(measure=_cuda),
-    "null": Backend(measure=_null),
+    "cuda": Backend(measure=_cuda, has_allocator=True),
+    "null": Backend(measure=_null, has_allocator=True),
 }
 
 

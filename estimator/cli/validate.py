@@ -94,6 +94,7 @@ def command(
 def _compared(
     settings: TrainSettings, chosen: Backend, tolerance: float | None, own: Mapping[str, Any], *, force: bool
 ) -> Comparison:
+    _check(own, chosen)
     estimate = _estimate(settings, on_host=chosen.host)
     run = Run(
         settings=settings,
@@ -115,6 +116,14 @@ def _compared(
     return compare(estimate, measurement, chosen.tolerance if tolerance is None else tolerance)
 
 
+def _check(own: Mapping[str, Any], chosen: Backend) -> None:
+    """What other backends have nothing to say to."""
+    if own["save"] is not None and not chosen.has_allocator:
+        raise InvalidRequest("--save keeps what an allocator said; use --backend cuda or null")
+    if own["history"] is not None and chosen is not BACKENDS["cuda"]:
+        raise InvalidRequest("--history is the allocator's on a GPU; use --backend cuda")
+
+
 def _on_this_gpu(settings: TrainSettings, measurement: Measured) -> TrainSettings:
     """With the GPU that it ran on, where none was named and this one is known."""
     if measurement.backend != "cuda" or settings.gpu is not None:
@@ -132,8 +141,6 @@ def _save(save: str, settings: TrainSettings, measurement: Measured) -> None:
 
     from ..validate.saved import append_row, row_of
 
-    if measurement.backend not in ("cuda", "null"):
-        raise InvalidRequest("--save keeps what an allocator said; use --backend cuda or null")
     document = measurement.to_dict()
     append_row(Path(save), settings.gpu or DEFAULT_GPU, document, row_of(settings, document))
 

@@ -116,6 +116,12 @@ def test_a_file_of_another_gpu_is_left_alone(tmp_path):
     assert len(json.loads(path.read_text())["rows"]) == 2
 
 
+@pytest.mark.parametrize("flag", ["--save", "--history"])
+def test_what_only_an_allocator_can_say_is_refused_before_anything_runs(capfd, flag, tmp_path):
+    assert main(["validate", "--backend", "cpu", flag, str(tmp_path / "file")]) == 2
+    assert "use --backend cuda" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"gpu": "t4", "rows": [1]}'])
 def test_a_folder_without_measurements_is_named(capfd, tmp_path, text):
     assert main(["validate", "--corpus", str(tmp_path)]) == 2
