@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger
     from .settings import TrainSettings
 
-__all__ = ["Device", "Run", "device_of", "holds", "run_of", "verdict"]
+__all__ = ["CPU", "Device", "Run", "device_of", "holds", "run_of", "verdict"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,10 @@ class Device:
         """The allocator with what a context of this size leaves."""
         assert self.total_bytes is not None
         return dataclasses.replace(self.allocator, capacity=self.total_bytes - context_bytes)
+
+
+#: The machine at hand, for a validation on it.
+CPU = Device(name="cpu", gpu=Gpu(is_cpu=True), total_bytes=None, context=None, allocator=AllocatorConfig())
 
 
 def device_of(settings: TrainSettings) -> Device:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from . import catalog, families, host, lora, scope
+from . import catalog, cpu, families, host, lora, scope
 from .device import Device, device_of, holds, verdict
 from .errors import NoFamily
 from .families import Plan
@@ -37,10 +37,15 @@ def estimate_settings(settings: TrainSettings) -> Estimate:
         return rehearsed(settings, reason)
 
 
-def play_settings(settings: TrainSettings) -> Estimate:
-    """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others."""
+def play_settings(settings: TrainSettings, device: Device | None = None) -> Estimate:
+    """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others.
+
+    ``device``: another than the settings name, such as :data:`vitmem.device.CPU`.
+    """
     plan, settings = resolved(settings)
-    device = device_of(settings)
+    device = device or device_of(settings)
+    if device.gpu.is_cpu:
+        scope.check_on_cpu(settings)
     played = Played(plan, settings, device.gpu, device.allocator, trains_again=device.total_bytes is not None)
     judged, reserved = verdict(device, played.runs)
     phases = _phases(played)
@@ -57,11 +62,11 @@ def play_settings(settings: TrainSettings) -> Estimate:
         host=_host(played, plan, settings),
         verdict=judged,
         assumptions=(
-            *scope.assumptions(settings, plan, device.gpu.capability),
+            *(cpu.ASSUMPTIONS if device.gpu.is_cpu else scope.assumptions(settings, plan, device.gpu.capability)),
             *lora.assumptions(settings, plan),
             *plan.assumptions,
         ),
-        not_modelled=_not_modelled(settings, plan, played),
+        not_modelled=cpu.NOT_MODELLED if device.gpu.is_cpu else _not_modelled(settings, plan, played),
         warnings=(
             *scope.warnings(settings, plan, device.gpu.capability),
             *lora.warnings(played.step),
