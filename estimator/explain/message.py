@@ -24,7 +24,8 @@ _SIZE = r"(\d{1,12}(?:\.\d{1,6})?)\s{1,9}(bytes|[KMGT]iB)"
 _LONGEST = 1500
 
 _HEAD = re.compile(
-    r"(?:CUDA|HIP|XPU) out\s{1,9}of\s{1,9}memory\.\s{1,9}(?:Tried to allocate|Allocation was preemptively)|(?<=[\s(])Tried to allocate(?=\s{1,9}\d[^\n]{0,40}\(GPU)",
+    r"(?:CUDA|HIP|XPU) out\s{1,9}of\s{1,9}memory\.\s{1,9}(?:Tried to allocate|Allocation was preemptively)"
+    r"|(?<=[\s(])Tried to allocate(?=\s{1,9}\d[^\n]{0,40}\(GPU)",
     re.IGNORECASE,
 )
 _TRIED = re.compile(rf"(?:Tried to allocate|Requested size:)\s{{1,9}}{_SIZE}", re.IGNORECASE)
