@@ -48,8 +48,8 @@ MESSAGES = [
     (
         "kerrj/lerf#73, torch 2.1",
         "CUDA out of memory. Tried to allocate 3.00 GiB. GPU 0 has a total capacty of 23.65 GiB of which 1.66 GiB is "
-        "free. Including non-PyTorch memory, this process has 20.81 GiB memory in use. Of the allocated memory 12.09 GiB "
-        "is allocated by PyTorch, and 4.84 GiB is reserved by PyTorch but unallocated.",
+        "free. Including non-PyTorch memory, this process has 20.81 GiB memory in use. Of the allocated memory 12.09 "
+        "GiB is allocated by PyTorch, and 4.84 GiB is reserved by PyTorch but unallocated.",
         "fragmentation",
     ),
     (
@@ -63,8 +63,8 @@ MESSAGES = [
         "two processes",
         "CUDA out of memory. Tried to allocate 1024.00 MiB. GPU 3 has a total capacity of 23.65 GiB of which 11.06 MiB "
         "is free. Process 77 has 20.00 GiB memory in use. Including non-PyTorch memory, this process has 3.60 GiB "
-        "memory in use. Of the allocated memory 2.90 GiB is allocated by PyTorch, and 194.87 MiB is reserved by PyTorch but "
-        "unallocated.",
+        "memory in use. Of the allocated memory 2.90 GiB is allocated by PyTorch, and 194.87 MiB is reserved by "
+        "PyTorch but unallocated.",
         "other_processes",
     ),
     (

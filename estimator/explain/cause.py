@@ -66,7 +66,7 @@ def summary_of(message: OutOfMemory, cause: str) -> str:
         "that were free they would hold the request, but not in one piece.",
         "other_processes": f"Other processes: they hold {format_bytes(message.others_bytes)} of the GPU's {total}; "
         "without them the request would have been served.",
-        "shortage": f"The GPU was full: at least {format_bytes(missing_bytes(message))} more were needed at this moment, "
+        "shortage": f"The GPU was full: at least {format_bytes(missing_bytes(message))} more were needed just then, "
         "and the peak of the step may come later.",
         "unknown": f"Out of memory; the message does not hold the figures that would say why. {asked} failed.",
     }[cause]

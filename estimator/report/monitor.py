@@ -50,12 +50,15 @@ def _moments(document: Mapping[str, Any]) -> Table:
         (name, f"{moment['seconds']:.1f} s", moment["device_bytes"], moment["process_bytes"])
         for name, moment in (("first", document["first"]), ("peak", document["peak"]), ("last", document["last"]))
     )
-    columns = (Column(name="moment"), Column(name="after"), Column(name="GPU", kind="bytes"))
-    if document["pid"] is None:
-        rows = tuple(row[:3] for row in rows)
-    else:
-        columns = (*columns, Column(name=f"process {document['pid']}", kind="bytes"))
-    return Table(name="memory", title="Memory in use", columns=columns, rows=rows, unknown="-")
+    columns = (
+        Column(name="moment"),
+        Column(name="after"),
+        Column(name="GPU", kind="bytes"),
+        Column(name=f"process {document['pid']}", kind="bytes"),
+    )
+    shown = len(columns) - (document["pid"] is None)
+    rows = tuple(row[:shown] for row in rows)
+    return Table(name="memory", title="Memory in use", columns=columns[:shown], rows=rows, unknown="-")
 
 
 def _processes(processes: list[Mapping[str, int]], peak: Mapping[str, Any]) -> tuple[Table, ...]:
