@@ -1,4 +1,4 @@
-"""The CUDA side of MemoryCallback and preflight: a real Trainer on PyTorch's CUDA build with a GPU that is not there."""
+"""The CUDA side of MemoryCallback and preflight: a real Trainer on PyTorch's CUDA build without a GPU."""
 
 from __future__ import annotations
 
