@@ -15,14 +15,14 @@ from .timeline import Moment, PhaseSummary, phase_summaries
 
 __all__ = ["Played", "play"]
 
-#: The second step is the first steady one, and every later one repeats it.
-STEPS = 2
+#: The step that is reported.
+REPORTED = 3
 
 
 def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
-    """The first two steps from the building of the model on; without a ``gpu``, on an A100.
+    """The steps up to the first that later ones repeat, from the building of the model on.
 
-    Equal blocks share one play, where they turn out to be equal in every event.
+    Without a ``gpu`` on an A100. Equal blocks share one play, where they turn out to be equal in every event.
     """
     for num_last in (1, 2):  # with the second-last, in case that nothing comes in to the last as to the others
         try:
@@ -39,7 +39,7 @@ def play_once(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_l
     full_passes = min(settings.accum, 2)  # the later micro-steps find gradients
     repeats = Repeats(step.model.blocks if num_last else (), full_passes=full_passes, num_last=num_last)
     begin(step, loop)
-    for _ in range(STEPS):
+    for _ in range(step.strategy.num_steps):
         step.run.start_step()
         loop.play(step)
     if repeats.num_open:
@@ -58,9 +58,9 @@ class Played:
         allocator: AllocatorConfig | None = None,
     ) -> None:
         self.step = play(plan, settings, gpu)
-        two_steps = self.step.run.ledger()
-        self.saved_activations = self.step.saved_activations(two_steps)
-        self.ledger = with_last_step_again(two_steps)
+        played = self.step.run.ledger()
+        self.saved_activations = self.step.saved_activations(played)
+        self.ledger = played if len(played.steps) == REPORTED else with_last_step_again(played)
         self.replay = replay(self.ledger, allocator)
         self._summaries = phase_summaries(self.ledger, self.replay.blocks)
         self.steady, self.first_step = self.summaries(-1), self.summaries(0)

@@ -8,6 +8,7 @@ from .errors import InvalidRequest, NotModelled
 from .families import Plan
 from .loops import LOOPS
 from .optimizers import OPTIMIZERS
+from .parallel import strategy_of
 from .settings import TrainSettings
 from .step import PARAMETER_DTYPES
 from .units import DType
@@ -20,10 +21,7 @@ NOT_MODELLED = (
 )
 
 #: A setting, the value that is modelled, and what to do about any other.
-_ONLY = (
-    ("gpus", 1, "more than one GPU"),
-    ("offload", "none", "offload to host memory"),
-)
+_ONLY = (("offload", "none", "offload to host memory"),)
 
 
 def check(settings: TrainSettings) -> None:
@@ -38,8 +36,8 @@ def check(settings: TrainSettings) -> None:
         )
     _check_optimizer(settings)
     _check_mixup(settings)
-    if settings.parallel not in {None, "none"}:
-        raise NotModelled(f"--parallel {settings.parallel} is not modelled yet; leave it out")
+    if settings.parallel is not None:
+        strategy_of(settings).check(settings)
     if settings.num_classes == 1 and settings.loop == "trainer":
         raise NotModelled("one class makes transformers use a regression loss, which is not modelled; use two or more")
 
@@ -111,6 +109,7 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
     return (
         LOOPS[settings.loop].assumption,
         *_recipe(settings, plan),
+        *filter(None, [strategy_of(settings).assumption]),
         f"optimizer {settings.optim}: {OPTIMIZERS[settings.optim or ''].source}",
         "a steady-state step (the third): optimizer state exists",
         f"{_ATTENTION[plan.attn]}; CUDA kernels of torch 2.14 on compute capability {sm[0]}.{sm[1]}",
@@ -120,7 +119,7 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
 
 def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[str, ...]:
     """What the user may not expect; ``sm`` is the compute capability."""
-    found = [*settings.notes]
+    found = [*settings.notes, *strategy_of(settings).warnings(settings)]
     if sm < (8, 0) and "bf16" in settings.precision:
         found.append(
             f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, and its convolutions borrow a copy "

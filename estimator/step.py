@@ -14,6 +14,7 @@ from .ledger import Ledger
 from .lora import frozen_rows, is_trained, lora_of
 from .ops.clip import clip_grad_norm
 from .optimizers import OPTIMIZERS, Group, States
+from .parallel import STRATEGIES
 from .settings import TrainSettings
 from .units import DType
 
@@ -44,6 +45,7 @@ class Step:
         self.optimizer = OPTIMIZERS[settings.optim or "adamw_torch"]
         self.names: dict[str, object] = {}
         self._states = States(run, self.optimizer, self._embeddings())
+        self.strategy = STRATEGIES[settings.parallel or "none"](self)
         self.scaler: list[Tensor] = []  # scale and growth tracker, made when the first loss is scaled
 
     @property
@@ -144,6 +146,7 @@ class Step:
         backward(scaled, gradient)
         self.run.in_backward = False
         self.run.layer = "model"
+        self.strategy.after_backward()
 
     def unscale(self) -> Tensor | None:
         """``GradScaler.unscale_``, line by line: gradients in place; the device's copy of found_inf stays."""

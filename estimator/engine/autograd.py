@@ -66,13 +66,14 @@ class Node:
 class AccumulateGrad:
     """The graph's leaf: stores a gradient in its parameter."""
 
-    __slots__ = ("grad", "layer", "num_inputs", "shape", "strides")
+    __slots__ = ("grad", "layer", "num_inputs", "rank", "shape", "strides")
     edges: tuple[Edge | None, ...] = ()
 
     def __init__(self, parameter: Tensor) -> None:
         self.num_inputs = 1
         self.layer = parameter.storage.layer
         self.grad: Tensor | None = None
+        self.rank = 0  # among the gradients that were made, of the last one
         self.shape, self.strides = parameter.shape, parameter.strides
 
     def accumulate(self, buffer: list[Tensor | None]) -> None:
@@ -87,7 +88,13 @@ class AccumulateGrad:
         else:
             grad = Tensor.empty(run, self.shape, buffer[0].dtype, strides=self.strides)
         grad.storage.relabel(kind="gradients")
-        self.grad = grad.detach()
+        self.take(grad.detach())
+
+    def take(self, grad: Tensor) -> None:
+        """A gradient where there was none."""
+        self.grad = grad
+        grad.run.num_gradients += 1
+        self.rank = grad.run.num_gradients
 
     def _obeys_layout(self, grad: Tensor) -> bool:
         return all(size == 1 or stride == want for size, stride, want in zip(self.shape, grad.strides, self.strides))
@@ -157,9 +164,11 @@ def backward(loss: Tensor, gradient: Tensor) -> None:
     assert loss.node is not None, "backward() needs a loss that depends on a parameter"
     dependencies = _count_dependencies(loss.node)
     buffers: dict[Node | AccumulateGrad, list[Tensor | None]] = {}
-    ready: list[tuple[int, Node, list[Tensor | None]]] = [(0, loss.node, [gradient])]
+    start: list[Tensor | None] = [None] * loss.node.num_inputs
+    start[loss.output_nr] = gradient
+    ready: list[tuple[int, Node, list[Tensor | None]]] = [(0, loss.node, start)]
     leaves: list[AccumulateGrad] = []  # ready at once: their sequence number is higher than any node's
-    del loss, gradient
+    del loss, gradient, start
     while ready:
         _, node, grads = heapq.heappop(ready)
         outputs = _call(node, grads)

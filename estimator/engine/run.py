@@ -46,6 +46,7 @@ class Run:
         "kernels",
         "kind",
         "layer",
+        "num_gradients",
         "parameter_dtype",
         "phases",
         "sequence",
@@ -66,6 +67,7 @@ class Run:
         self.handles: dict[bool, Storage] = {}  # cuBLAS workspaces: of the main thread, of the autograd thread
         self.kind = "temporaries"
         self.layer = "model"
+        self.num_gradients = 0  # that leaves have taken
         self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
         self.events: list[int] = []
         self.stream = 0

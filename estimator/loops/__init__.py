@@ -29,5 +29,5 @@ def with_defaults(settings: TrainSettings) -> TrainSettings:
         zero_grad=settings.zero_grad or "after-step",
         clip_grad=loop.clip_grad if settings.clip_grad is None else settings.clip_grad,
         label_smoothing=loop.label_smoothing if settings.label_smoothing is None else settings.label_smoothing,
-        parallel=settings.parallel or "none",
+        parallel=settings.parallel or ("ddp" if settings.gpus > 1 else "none"),
     )

@@ -30,6 +30,7 @@ def _play(step: Step) -> None:
         step.zero_grad()
     for first, (x, y) in zip(first_of(len(batches)), batches):
         step.start("forward")
+        step.strategy.before_forward(first=first)
         step.names["loss"] = _loss(step, x, y)
         if first and step.settings.zero_grad == "before-backward":
             step.zero_grad()
@@ -59,6 +60,7 @@ def _loss(step: Step, x: Tensor, y: Tensor | None) -> Tensor:
         loss, logits, *others = _model_output(step, x, loss_of)
     converted = to(logits, DType.float32) if step.autocast_dtype else logits
     del logits
+    loss, converted, *others = step.strategy.outputs(loss, converted, *others)
     loss = loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
     del converted, others
     return loss
@@ -70,6 +72,7 @@ def _smoothed_loss(step: Step, x: Tensor, labels: Tensor) -> Tensor:
         logits = step.model(x)
     if step.autocast_dtype:
         logits = to(logits, DType.float32)
+    (logits,) = step.strategy.outputs(logits)
     num_items = named(step, "num_items") if step.model.takes_loss_kwargs else None
     loss = ops.label_smoother(logits, labels, num_items)
     return loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)

@@ -1,0 +1,25 @@
+"""Data parallelism: what each engine keeps and borrows on the most loaded of its GPUs. One row per engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import NotModelled
+from .ddp import DDP
+from .strategy import Strategy
+
+if TYPE_CHECKING:
+    from ..settings import TrainSettings
+
+__all__ = ["STRATEGIES", "Strategy", "strategy_of"]
+
+STRATEGIES: Mapping[str, type[Strategy]] = {"none": Strategy, "ddp": DDP}
+
+
+def strategy_of(settings: TrainSettings) -> type[Strategy]:
+    """The engine that the settings name; raises ``NotModelled`` for one without a row."""
+    name = settings.parallel or "none"
+    if name not in STRATEGIES:
+        raise NotModelled(f"--parallel {name} is not modelled yet; leave it out")
+    return STRATEGIES[name]
