@@ -51,7 +51,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
         states=_states(played),
         scaling=_scaling(played, plan, settings, device),
         layers=_layers(played),
-        host=None,
+        host=played.step.strategy.host() or None,
         verdict=fits,
         assumptions=(
             *scope.assumptions(settings, plan, device.gpu.capability),
@@ -149,7 +149,8 @@ def _layers(played: Played) -> tuple[Layer, ...]:
     step, ledger = played.step, played.ledger
     parameters: dict[str, int] = {}
     for tensor in step.scope.parameters.values():
-        row = ledger.layers[tensor.storage.id]
+        assert tensor.accumulator is not None
+        row = tensor.accumulator.layer
         parameters[row] = parameters.get(row, 0) + tensor.num_bytes
     saved, temporary = played.saved_activations, layer_peaks(ledger, -1)
     rows = dict.fromkeys((*ledger.layers,))

@@ -8,6 +8,7 @@ from .families import Plan
 from .kernels import Gpu, Kernels
 from .ledger import with_last_step_again
 from .loops import LOOPS, begin
+from .parallel import strategy_of
 from .replay import replay
 from .settings import TrainSettings
 from .step import Step
@@ -24,7 +25,8 @@ def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
 
     Without a ``gpu`` on an A100. Equal blocks share one play, where they turn out to be equal in every event.
     """
-    for num_last in (1, 2):  # with the second-last, in case that nothing comes in to the last as to the others
+    shares_blocks = not strategy_of(settings).casts_model  # a hook on every gradient sees all of them
+    for num_last in (1, 2) if shares_blocks else ():  # with the second-last, in case that nothing comes in to the last as to the others
         try:
             return play_once(plan, settings, gpu, num_last)
         except NotRepeatable:

@@ -20,15 +20,9 @@ NOT_MODELLED = (
     "evaluation and resuming from a checkpoint",
 )
 
-#: A setting, the value that is modelled, and what to do about any other.
-_ONLY = (("offload", "none", "offload to host memory"),)
-
 
 def check(settings: TrainSettings) -> None:
     """Refuse what is not modelled yet: no number is better than a plausible one."""
-    for name, modelled, what in _ONLY:
-        if getattr(settings, name) != modelled:
-            raise NotModelled(f"{what} is not modelled yet; leave out --{name}")
     if settings.compile:
         raise NotModelled(
             "a compiled step is not estimated: which tensors share memory is inductor's choice, kernel by kernel; "
@@ -36,8 +30,7 @@ def check(settings: TrainSettings) -> None:
         )
     _check_optimizer(settings)
     _check_mixup(settings)
-    if settings.parallel is not None:
-        strategy_of(settings).check(settings)
+    strategy_of(settings).check(settings)
     if settings.num_classes == 1 and settings.loop == "trainer":
         raise NotModelled("one class makes transformers use a regression loss, which is not modelled; use two or more")
 

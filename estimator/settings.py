@@ -85,7 +85,7 @@ class TrainSettings:
 
     Sizes are in pixels, images or elements; rates are probabilities in [0, 1). ``res`` accepts every spelling of
     :func:`parse_resolution` and holds (height, width). ``notes`` say where a setting that was asked for contradicts
-    the user's own files; the result shows them as warnings.
+    the user's own files; the result shows them as warnings. ``zero_options`` are what a DeepSpeed file says of ZeRO.
     """
 
     model: str = "google/vit-base-patch16-224"
@@ -128,6 +128,8 @@ class TrainSettings:
     memory: str | None = None
     alloc_conf: str | None = None
     training_args: str | None = None
+    deepspeed: str | None = None
+    zero_options: tuple[tuple[str, int | str], ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from .ledger import Ledger
 from .lora import frozen_rows, is_trained, lora_of
 from .ops.clip import clip_grad_norm
 from .optimizers import OPTIMIZERS, Group, States
-from .parallel import STRATEGIES
+from .parallel import strategy_of
 from .settings import TrainSettings
 from .units import DType
 
@@ -30,9 +30,13 @@ class Step:
     """The state of a training run between steps. ``names`` are what the loop's Python variables hold."""
 
     def __init__(self, plan: Plan, settings: TrainSettings, kernels: Kernels) -> None:
-        self.settings = settings
+        self.settings, self.plan = settings, plan
         self.dtype = PARAMETER_DTYPES.get(settings.precision, DType.float32)
         self.autocast_dtype = AUTOCAST_DTYPES.get(settings.precision)
+        self.image_dtype = self.dtype
+        strategy = strategy_of(settings)
+        if strategy.casts_model and self.autocast_dtype is not None:
+            self.dtype, self.autocast_dtype = self.autocast_dtype, None
         self.image_size = plan.image_size
         self.run = run = Run(kernels=kernels, parameter_dtype=self.dtype)
         run.start_phase("setup", kind="temporaries")
@@ -45,7 +49,7 @@ class Step:
         self.optimizer = OPTIMIZERS[settings.optim or "adamw_torch"]
         self.names: dict[str, object] = {}
         self._states = States(run, self.optimizer, self._embeddings())
-        self.strategy = STRATEGIES[settings.parallel or "none"](self)
+        self.strategy = strategy(self)
         self.scaler: list[Tensor] = []  # scale and growth tracker, made when the first loss is scaled
 
     @property
@@ -108,7 +112,7 @@ class Step:
     def images(self, dtype: DType | None = None) -> Tensor:
         """A batch of pixel values [B, 3, H, W]."""
         shape = (self.settings.bs, 3, *self.image_size)
-        return Tensor.empty(self.run, shape, dtype or self.dtype, kind="inputs")
+        return Tensor.empty(self.run, shape, dtype or self.image_dtype, kind="inputs")
 
     def batch(self) -> tuple[Tensor, Tensor | None]:
         """Images and labels; a model with its own loss gets no labels."""

@@ -77,12 +77,20 @@ class AccumulateGrad:
         self.shape, self.strides = parameter.shape, parameter.strides
 
     def accumulate(self, buffer: list[Tensor | None]) -> None:
-        """Steal the gradient when nobody else holds it and it is laid out like the parameter; else copy or add."""
+        """Steal the gradient when nobody else holds it and it is laid out like the parameter; else copy or add.
+
+        Adding in place needs no new memory. A hook of the run finds the gradient in its place.
+        """
         if buffer[0] is None:
             return
-        if self.grad is not None:
-            return  # added in place: no new memory
         run = buffer[0].run
+        if self.grad is None:
+            self._steal(run, buffer)
+        if run.grad_hook is not None:
+            run.grad_hook(self)
+
+    def _steal(self, run: Run, buffer: list[Tensor | None]) -> None:
+        assert buffer[0] is not None
         if getrefcount(buffer[0]) == 2 and self._obeys_layout(buffer[0]):
             grad = buffer[0]
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from ..ledger import Ledger
 if TYPE_CHECKING:
     from ..kernels import Kernels
     from ..units import DType
+    from .autograd import AccumulateGrad
     from .checkpoint import Frame
     from .tensor import Tensor
 
@@ -41,6 +42,7 @@ class Run:
         "events",
         "frame",
         "grad_enabled",
+        "grad_hook",
         "handles",
         "in_backward",
         "kernels",
@@ -60,6 +62,7 @@ class Run:
         self.parameter_dtype = parameter_dtype
         self.autocast: Autocast | None = None
         self.grad_enabled = True
+        self.grad_hook: Callable[[AccumulateGrad], None] | None = None  # runs after a leaf has taken or added
         self.frame: Frame | None = None
         self.attention_kernel: str | None = None
         self.sequence = 0  # of the last autograd node

@@ -54,7 +54,7 @@ def begin(step: Step, loop: Loop) -> None:
     step.construct_optimizer(groups_of(step, loop, step.scope.parameters if loop.no_decay is None else step.trained))
     if step.settings.ema:
         step.names["ema"] = loop.make_ema(step)
-    step.strategy.wrap()
+    step.strategy.wrap(groups_of(step, loop, step.trained))
     loop.begin(step)
 
 

@@ -31,12 +31,15 @@ def _play(step: Step) -> None:
     for first, (x, y) in zip(first_of(len(batches)), batches):
         step.start("forward")
         step.strategy.before_forward(first=first)
-        step.names["loss"] = _loss(step, x, y)
+        step.names["loss"] = _loss(step, step.strategy.prepared(x), y)
         if first and step.settings.zero_grad == "before-backward":
             step.zero_grad()
         step.start("backward")
         step.backward(named(step, "loss"))
     step.start("optimizer_step")
+    if step.strategy.updates:
+        step.strategy.update()
+        return
     found_inf = step.unscale()
     step.names["grad_norm"] = step.clip_grad_norm()  # with max_grad_norm 0 it clips to infinity, for the log
     update(step, TRAINER, scaled=False)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from ..errors import NotModelled
 from .ddp import DDP
 from .strategy import Strategy
+from .zero import Zero1, Zero2
 
 if TYPE_CHECKING:
     from ..settings import TrainSettings
 
 __all__ = ["STRATEGIES", "Strategy", "strategy_of"]
 
-STRATEGIES: Mapping[str, type[Strategy]] = {"none": Strategy, "ddp": DDP}
+STRATEGIES: Mapping[str, type[Strategy]] = {"none": Strategy, "ddp": DDP, "zero1": Zero1, "zero2": Zero2}
 
 
 def strategy_of(settings: TrainSettings) -> type[Strategy]:

@@ -13,6 +13,7 @@ from ..units import DType
 from .strategy import Strategy
 
 if TYPE_CHECKING:
+    from ..optimizers import Group
     from ..settings import TrainSettings
 
 __all__ = ["DDP", "buckets_of"]
@@ -59,15 +60,11 @@ class DDP(Strategy):
     assumption = "torch 2.14 DistributedDataParallel: gradients are copied to buckets of 25 MiB that are never freed"
 
     @classmethod
-    def check(cls, settings: TrainSettings) -> None:
-        """DDP wraps every model that the loops train."""
-
-    @classmethod
     def warnings(cls, settings: TrainSettings) -> tuple[str, ...]:
         """None."""
         return ()
 
-    def wrap(self) -> None:
+    def wrap(self, groups: Sequence[Group]) -> None:
         """The first rank's parameters and buffers are broadcast, then the reducer makes its buckets.
 
         Without a search for unused parameters all go into one until the first backward pass tells their order.

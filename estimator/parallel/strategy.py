@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..engine import Tensor
+from ..errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from ..optimizers import Group
     from ..settings import TrainSettings
     from ..step import Step
 
@@ -18,6 +21,10 @@ class Strategy:
 
     #: What the figures rest on, for people.
     assumption = ""
+    #: Whether 16-bit precision means a model of that type, without autocast, and batches that are copied in it.
+    casts_model = False
+    #: Whether the engine clips and updates by itself.
+    updates = False
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -27,6 +34,8 @@ class Strategy:
     @classmethod
     def check(cls, settings: TrainSettings) -> None:
         """Raise for what the engine refuses or what is not modelled with it."""
+        if settings.offload != "none":
+            raise InvalidRequest("only ZeRO and FSDP offload to host memory; add --zero 2 or 3, or leave out --offload")
 
     @classmethod
     def warnings(cls, settings: TrainSettings) -> tuple[str, ...]:
@@ -35,8 +44,12 @@ class Strategy:
             return (f"--parallel none on {settings.gpus} GPUs: each trains a model of its own",)
         return ()
 
-    def wrap(self) -> None:
-        """The model is handed to the engine: before the first step, after the optimizer was made."""
+    def wrap(self, groups: Sequence[Group]) -> None:
+        """The model and the optimizer's groups are handed to the engine, before the first step."""
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """The batch as the model gets it."""
+        return images
 
     def before_forward(self, *, first: bool) -> None:
         """The wrapped model is called; ``first``: in the first micro-step."""
@@ -47,3 +60,10 @@ class Strategy:
 
     def after_backward(self) -> None:
         """A backward pass has ended."""
+
+    def update(self) -> None:
+        """``optimizer.step()`` where the engine ``updates``."""
+
+    def host(self) -> Mapping[str, int]:
+        """Bytes of host memory that the engine takes on one rank."""
+        return {}
