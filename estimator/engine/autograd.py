@@ -164,6 +164,8 @@ def edge_to(x: Tensor | None) -> Edge | None:
     if x.node is not None:
         return Edge(x.node, x.output_nr, x.shape, x.dtype)
     assert x.accumulator is not None
+    if x.run.use_hook is not None:
+        x.run.use_hook(x.accumulator)
     return Edge(x.accumulator, 0, x.shape, x.dtype)
 
 

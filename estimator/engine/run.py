@@ -55,6 +55,7 @@ class Run:
         "side",
         "steps",
         "stream",
+        "use_hook",
     )
 
     def __init__(self, *, kernels: Kernels, parameter_dtype: DType) -> None:
@@ -62,6 +63,7 @@ class Run:
         self.parameter_dtype = parameter_dtype
         self.autocast: Autocast | None = None
         self.grad_enabled = True
+        self.use_hook: Callable[[AccumulateGrad], None] | None = None  # runs where an operator takes a leaf
         self.grad_hook: Callable[[AccumulateGrad], None] | None = None  # runs after a leaf has taken or added
         self.frame: Frame | None = None
         self.attention_kernel: str | None = None

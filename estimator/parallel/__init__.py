@@ -9,13 +9,14 @@ from ..errors import NotModelled
 from .ddp import DDP
 from .strategy import Strategy
 from .zero import Zero1, Zero2
+from .zero3 import Zero3
 
 if TYPE_CHECKING:
     from ..settings import TrainSettings
 
 __all__ = ["STRATEGIES", "Strategy", "strategy_of"]
 
-STRATEGIES: Mapping[str, type[Strategy]] = {"none": Strategy, "ddp": DDP, "zero1": Zero1, "zero2": Zero2}
+STRATEGIES: Mapping[str, type[Strategy]] = {"none": Strategy, "ddp": DDP, "zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
 
 
 def strategy_of(settings: TrainSettings) -> type[Strategy]:

@@ -63,6 +63,8 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.split.Tensor:  # of a buffer that gloo made for its reduce_scatter
+            return result
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type == "cpu":
                 self._see(leaf, str(func))
