@@ -26,7 +26,9 @@ def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
     Without a ``gpu`` on an A100. Equal blocks share one play, where they turn out to be equal in every event.
     """
     shares_blocks = not strategy_of(settings).casts_model  # a hook on every gradient sees all of them
-    for num_last in (1, 2) if shares_blocks else ():  # with the second-last, in case that nothing comes in to the last as to the others
+    for num_last in (
+        (1, 2) if shares_blocks else ()
+    ):  # with the second-last, in case that nothing comes in to the last as to the others
         try:
             return play_once(plan, settings, gpu, num_last)
         except NotRepeatable:

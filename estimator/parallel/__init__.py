@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = ["STRATEGIES", "Strategy", "strategy_of"]
 
-STRATEGIES: Mapping[str, type[Strategy]] = {"none": Strategy, "ddp": DDP, "zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
+STRATEGIES: Mapping[str, type[Strategy]] = {
+    "none": Strategy,
+    "ddp": DDP,
+    "zero1": Zero1,
+    "zero2": Zero2,
+    "zero3": Zero3,
+}
 
 
 def strategy_of(settings: TrainSettings) -> type[Strategy]:

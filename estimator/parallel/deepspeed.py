@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..engine import Tensor, own_first
 from ..errors import InvalidRequest, NotModelled
+from ..optimizers import Group
 from ..units import DType
 from .strategy import Strategy
 from .zero_config import ZeroConfig
@@ -74,6 +75,12 @@ class DeepSpeed(Strategy):
         scope = self.step.scope
         places = {id(scope.parameters[path]): i for i, path in enumerate(own_first(scope)) if path in scope.parameters}
         return sorted(parameters, key=lambda p: places[id(p)])
+
+    def grouped(self, groups: Sequence[Group]) -> list[Group]:
+        """The optimizer's groups, each in the order of ``named_parameters``."""
+        if self.config.single_group:
+            groups = [Group(tuple(p for g in groups for p in g.parameters), decayed=groups[0].decayed)]
+        return [Group(tuple(self.ordered(g.parameters)), decayed=g.decayed) for g in groups]
 
     def flatten(self, parameters: Sequence[Tensor], flat: Tensor) -> None:
         """Parameters become views of ``flat``."""

@@ -54,9 +54,9 @@ class ZeroOneTwo(DeepSpeed):
         self._micro_step = 0
 
     def wrap(self, groups: Sequence[Group]) -> None:
-        """``DeepSpeedZeroOptimizer.__init__``: flat weights, the rank's part of them in fp32, and zeros for a moment."""
+        """``DeepSpeedZeroOptimizer.__init__``: flat weights, the rank's part in fp32, and zeros for a moment."""
         run, dtype = self.step.run, self.step.dtype
-        self.groups = [FlatGroup(self.ordered(g.parameters), self.ranks, decayed=g.decayed) for g in groups]
+        self.groups = [FlatGroup(g.parameters, self.ranks, decayed=g.decayed) for g in self.grouped(groups)]
         # stage 1 goes through the parameters in order: the first rank copies its gradients while all others are there
         self.rank = most_loaded(self.groups) if self.partitions_gradients else 0
         self._masters: list[Tensor] = []
@@ -241,7 +241,7 @@ class ZeroOneTwo(DeepSpeed):
         pinned = [max(p.numel for p in self._places.values()) * size]
         for group in self.groups:
             pinned += [4 * group.part, 4 * group.part, size * group.part]
-        if self.step.settings.accum > 1:
+        if self.step.settings.accum > 1 and self.partitions_gradients:
             pinned += [size * place.numel for place in self._places.values() if place.owned]
         return self.host_bytes(pinned, 8 * sum(group.part for group in self.groups))
 

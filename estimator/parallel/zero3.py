@@ -68,7 +68,8 @@ class Zero3(DeepSpeed):
             id(p.accumulator): _Sharded(p, self.ranks, persists=p.numel <= limit) for p in self.step.trained.values()
         }
         self._refuse_releases(sum(s.numel for s in self._sharded.values()))
-        self._groups = [[self._sharded[id(p.accumulator)] for p in self.ordered(g.parameters)] for g in groups]
+        groups = self.grouped(groups)
+        self._groups = [[self._sharded[id(p.accumulator)] for p in g.parameters] for g in groups]
         self._decayed = [g.decayed for g in groups]
         total = sum(s.share for s in self._sharded.values())
         device = not config.offload_param

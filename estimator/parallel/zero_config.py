@@ -33,6 +33,8 @@ class ZeroConfig:
     stage3_max_live_parameters: int = 1_000_000_000
     stage3_max_reuse_distance: int = 1_000_000_000
     sub_group_size: int = 1_000_000_000
+    #: With an optimizer in its own file DeepSpeed gets all parameters as one group.
+    single_group: bool = False
 
     @classmethod
     def of(cls, settings: TrainSettings, plan: Plan) -> ZeroConfig:
