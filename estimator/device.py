@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .allocator import AllocatorConfig
 from .errors import InvalidRequest
+from .generations import Torch
 from .kernels import Gpu
 from .replay import Replay, replay
 from .units import parse_bytes
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger
     from .settings import TrainSettings
 
-__all__ = ["Device", "device_of", "verdict"]
+__all__ = ["Device", "Run", "device_of", "run_of", "verdict"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ def device_of(settings: TrainSettings) -> Device:
 
     row = None if settings.gpu is None else find(settings.gpu)
     total = _total(row, settings.memory)
-    context = context_of(row)
+    context = context_of(row, lazy=Torch.parse(settings.torch).has("lazy_modules"))
     if settings.parallel not in {None, "none"}:
         context = with_communicator(context, settings.gpus)
     return Device(
@@ -67,28 +68,81 @@ def _total(row: GpuRow | None, memory: str | None) -> int:
     return total
 
 
-def verdict(device: Device, ledger: Ledger, unlimited: Replay) -> tuple[Mapping[str, Any] | None, int]:
-    """Whether the run fits, and what is reserved on this device.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A process from its first allocation on, and its replay without a limit.
 
-    The allocator is replayed within what the context leaves: it fits where the replay gets through with the largest
-    context, does not where it fails with the smallest, and is borderline in between.
+    ``parts`` are what happens in it one after the other: a name and the event with which it ends. The replay has their
+    ends for marks.
+    """
+
+    ledger: Ledger
+    parts: tuple[tuple[str, int], ...]
+    replay: Replay
+
+    def part_of(self, event: int) -> str:
+        """What was going on at an event."""
+        return next(name for name, stop in self.parts if event < stop)
+
+    def reserved_by_part(self) -> dict[str, int]:
+        """The most that was reserved up to the end of each part; of training, up to the last step of all."""
+        return {name: size for (name, _), size in zip(self.parts, self.replay.reserved_at)}
+
+    def part_of_peak(self, replayed: Replay) -> str:
+        """What was going on when the most was reserved for the first time."""
+        return self.parts[replayed.reserved_at.index(replayed.reserved_bytes)][0]
+
+
+def run_of(ledger: Ledger, parts: tuple[tuple[str, int], ...], allocator: AllocatorConfig | None) -> Run:
+    """A run, replayed."""
+    return Run(ledger=ledger, parts=parts, replay=replay(ledger, allocator, marks=tuple(stop for _, stop in parts)))
+
+
+def verdict(device: Device, runs: Sequence[Run]) -> tuple[Mapping[str, Any] | None, int]:
+    """Whether every run fits, and what the first part of the first run reserves on this device.
+
+    The allocator is replayed within what the context leaves: a run fits where the replay gets through with the largest
+    context, does not where it fails with the smallest, and is borderline in between. ``phase`` is the part that
+    decided: the first to run out of memory in the worst run, else the one that reserves the most.
     """
     context = device.context
     if device.total_bytes is None or context is None:
-        return None, unlimited.reserved_bytes
+        return None, runs[0].replay.reserved_at[0]
     usable = device.total_bytes - context.expected_bytes
-    fits, run = "yes", unlimited
-    if unlimited.reserved_bytes + context.high_bytes > device.total_bytes:
-        run = replay(ledger, device.within(context.high_bytes))
-        if run.failed is not None:
-            run = replay(ledger, device.within(context.low_bytes))
-            fits = "borderline" if run.failed is None else "no"
-    reserved = run.reserved_bytes if fits != "no" else unlimited.reserved_bytes
+    outcomes = [_within(device, context, run) for run in runs]
+    worst = max(outcomes, key=lambda outcome: (_ORDER.index(outcome.fits), outcome.replay.reserved_bytes))
     document = {
         "gpu": device.name,
         "usable_bytes": usable,
-        "fits": fits,
-        "headroom_bytes": usable - reserved,
-        "num_alloc_retries": run.num_retries,
+        "fits": worst.fits,
+        "headroom_bytes": usable - max(outcome.replay.reserved_bytes for outcome in outcomes),
+        "num_alloc_retries": max(outcome.replay.num_retries for outcome in outcomes),
+        "phase": worst.phase,
     }
-    return document, reserved
+    return document, outcomes[0].replay.reserved_at[0]
+
+
+_ORDER = ("yes", "borderline", "no")
+
+
+class _Outcome(NamedTuple):
+    """``replay`` is that of the context with which it fits, without a limit where it never does."""
+
+    fits: str
+    replay: Replay
+    phase: str
+
+
+def _within(device: Device, context: Context, run: Run) -> _Outcome:
+    assert device.total_bytes is not None
+    if run.replay.reserved_bytes + context.high_bytes <= device.total_bytes:
+        return _Outcome("yes", run.replay, run.part_of_peak(run.replay))
+    marks = tuple(stop for _, stop in run.parts)
+    found = None
+    for fits, context_bytes in (("yes", context.high_bytes), ("borderline", context.low_bytes)):
+        replayed = replay(run.ledger, device.within(context_bytes), marks=marks)
+        if replayed.failed is None:
+            return _Outcome(fits, replayed, found or run.part_of_peak(replayed))
+        found = run.part_of(replayed.failed)
+    assert found is not None
+    return _Outcome("no", run.replay, found)

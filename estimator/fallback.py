@@ -9,6 +9,7 @@ from typing import Any
 from .device import device_of
 from .errors import NoFamily, NotModelled
 from .extra import real_libraries
+from .generations import Torch
 from .loops import with_defaults
 from .result import Estimate
 from .settings import TrainSettings
@@ -22,6 +23,9 @@ def rehearsed(settings: TrainSettings, reason: NoFamily) -> Estimate:
 
     Raises NotModelled with the install hint where the libraries are missing, and what the libraries refuse.
     """
+    torch = Torch.parse(settings.torch)
+    if not torch.is_newest:
+        raise NotModelled(f"{reason}; a rehearsal runs the torch that is installed; leave out --torch {torch.label}")
     with real_libraries(f"{reason}; its real model can be rehearsed instead, which takes the libraries"):
         from .validate.rehearsed import estimate
 

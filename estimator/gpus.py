@@ -116,14 +116,18 @@ def _folded(name: str) -> str:
     return re.sub(r"nvidia|geforce|tesla|[\s_-]", "", name.casefold())
 
 
-def context_of(gpu: GpuRow | None) -> Context:
-    """The context with its loaded kernels: by the threads the GPU can hold, a wide range where it is not known."""
+def context_of(gpu: GpuRow | None, *, lazy: bool = True) -> Context:
+    """The context with its loaded kernels: by the threads the GPU can hold, a wide range where it is not known.
+
+    Not ``lazy``: with every kernel of the libraries, as before torch 1.13.
+    """
     table = _file()["context"]
+    kernels = table if lazy else table["eager"]
+    libraries = [kernels[f"libraries_{bound}_mib"] for bound in ("low", "expected", "high")]
     if gpu is None:
-        unknown = table["unknown_gpu"]
-        return _context(0, unknown["low_mib"], unknown["expected_mib"], unknown["high_mib"])
+        unknown = [table["unknown_gpu"][f"{bound}_mib"] for bound in ("low", "expected", "high")]
+        return _context(0, *(unknown if lazy else [sum(pair) for pair in zip(unknown, libraries)]))
     threads_bytes = table["bytes_per_thread"] * gpu.num_sms * gpu.max_threads_per_sm
-    libraries = [table[f"libraries_{bound}_mib"] for bound in ("low", "expected", "high")]
     return _context(threads_bytes, *libraries)
 
 

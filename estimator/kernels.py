@@ -1,11 +1,17 @@
-"""What CUDA kernels borrow from the allocator, and which kernel runs: by GPU generation and dtype, as torch 2.14."""
+"""What CUDA kernels borrow from the allocator, and which kernel runs: by GPU generation and dtype.
+
+As torch 2.14 does it, or what :mod:`.generations` knows of an older version.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 
+from . import blas, flash1
 from .engine.tensor import Shape
-from .errors import InvalidRequest, NotModelled
+from .errors import InvalidRequest
+from .generations import Torch
+from .reduction import ReduceConfig, last_pow2, reduction_dims
 from .units import DType
 
 __all__ = ["Gpu", "Kernels"]
@@ -27,44 +33,77 @@ class Gpu:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """Kernel choice and workspace sizes (bytes) of one GPU under torch 2.14.1."""
+    """Kernel choice and workspace sizes (bytes) of one GPU under one version of torch."""
 
     gpu: Gpu = dataclasses.field(default_factory=Gpu)
     sdpa_kernel: str = "auto"
+    torch: Torch = dataclasses.field(default_factory=Torch)
 
     @property
     def cublas_workspace_bytes(self) -> int:
-        """One per (handle, stream): 8.125 MiB, on sm9x to sm12x 32 MiB (aten/src/ATen/cuda/CublasHandlePool.cpp).
+        """One per thread that multiplies matrices: main and autograd."""
+        return blas.workspace_bytes(self.torch, self.gpu.capability[0])
 
-        A training process holds two: the main thread's and the autograd thread's; neither is ever freed.
-        """
-        return 32 * 2**20 if 9 <= self.gpu.capability[0] <= 12 else 8_519_680
+    @property
+    def lt_workspace_bytes(self) -> int:
+        """What cuBLASLt has of its own."""
+        return blas.lt_workspace_bytes(self.torch)
+
+    @property
+    def has_bfloat16(self) -> bool:
+        """Whether cuDNN convolves in bf16, and the fused attention kernels take it."""
+        return self.gpu.capability >= (8, 0)
 
     def attention(
-        self, dtype: DType, head_dim: int, dropout: float, *, masked: bool = False, dense: bool = True
+        self,
+        dtype: DType,
+        head_dim: int,
+        dropout: float,
+        *,
+        mask: bool | None = None,
+        trained: bool = True,
+        dense: bool = True,
     ) -> str:
-        """The kernel that runs (sdp_utils.cpp): flash, efficient, cudnn or math; a mask leaves efficient and math, and
-        so do queries, keys or values whose last dimension is not dense leave math."""
-        if masked:
-            return self._masked(dtype, head_dim)
+        """The kernel that runs (sdp_utils.cpp): flash, efficient, cudnn or math.
+
+        ``mask``: None, or whether it wants a gradient; ``trained``: whether queries, keys or values do; not ``dense``
+        in their last dimension, they leave math.
+        """
         if not dense:
             return self._strided()
-        if self.sdpa_kernel != "auto":
-            return self._forced(dtype, head_dim)
-        if self.gpu.capability in _PREFER_CUDNN and self._cudnn_ok(dtype, head_dim):
-            return "cudnn"
-        if self._flash_ok(dtype, head_dim, dropout):
-            return "flash"
-        return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
-
-    def _masked(self, dtype: DType, head_dim: int) -> str:
+        possible = {
+            "cudnn": mask is not True and self._cudnn_ok(dtype, head_dim, dropout, trained),
+            "flash": mask is None and self._flash_ok(dtype, head_dim, dropout, trained),
+            "efficient": self._takes(mask) and self._efficient_ok(dtype, head_dim),
+            "math": True,
+        }
         if self.sdpa_kernel == "auto":
-            return "efficient" if self._efficient_ok(dtype, head_dim) else "math"
-        if self.sdpa_kernel == "flash":
-            raise InvalidRequest("flash attention takes no mask; leave out --sdpa-kernel")
-        if self.sdpa_kernel == "cudnn":
-            raise NotModelled("cuDNN attention with a mask is not modelled; leave out --sdpa-kernel")
-        return self._forced(dtype, head_dim)
+            skipped = () if self._prefers_cudnn else ("cudnn",)
+            return next(kernel for kernel, fits in possible.items() if fits and kernel not in skipped)
+        if not possible[self.sdpa_kernel]:
+            raise self._refused(dtype, head_dim, dropout, mask)
+        return self.sdpa_kernel
+
+    def _refused(self, dtype: DType, head_dim: int, dropout: float, mask: bool | None) -> InvalidRequest:
+        if self.sdpa_kernel == "flash" and mask is not None:
+            return InvalidRequest("flash attention takes no mask; leave out --sdpa-kernel")
+        if self.sdpa_kernel == "cudnn" and mask:
+            return InvalidRequest("cuDNN attention takes no mask that is learnt; leave out --sdpa-kernel")
+        sm = "sm{}{}".format(*self.gpu.capability)
+        also = f" and dropout {dropout}" if dropout else ""
+        return InvalidRequest(
+            f"sdpa_kernel {self.sdpa_kernel!r} cannot run {dtype.label} with head size {head_dim}{also} on {sm}; "
+            "leave it out"
+        )
+
+    @property
+    def _prefers_cudnn(self) -> bool:
+        """2.9 did so from cuDNN 9.9 on (pytorch #162073), 2.10 again not with its wheels' cuDNN."""
+        versions = self.torch.has("prefers_cudnn_attention") or self.torch.version == (2, 9)
+        return versions and self.gpu.capability in _PREFER_CUDNN
+
+    def _takes(self, mask: bool | None) -> bool:
+        return mask is None or self.torch.has("efficient_takes_masks")
 
     def _strided(self) -> str:
         if self.sdpa_kernel in {"auto", "math"}:
@@ -74,37 +113,26 @@ class Kernels:
             "leave it out"
         )
 
-    def _flash_ok(self, dtype: DType, head_dim: int, dropout: float) -> bool:
+    def _flash_ok(self, dtype: DType, head_dim: int, dropout: float, trained: bool) -> bool:
+        if not self.torch.has("flash_attention_2"):
+            return flash1.possible(dtype, head_dim, self.gpu.capability)
         if dtype.size != 2 or self.gpu.capability < (8, 0) or head_dim > 256:
             return False
         small = self.gpu.capability in {(8, 6), (8, 9), (12, 0), (12, 1)}
-        return not (small and (192 < head_dim <= 224 or (head_dim > 224 and dropout > 0)))
+        return not (small and trained and (192 < head_dim <= 224 or (head_dim > 224 and dropout > 0)))
 
     def _efficient_ok(self, dtype: DType, head_dim: int) -> bool:
-        if dtype is DType.bfloat16 and self.gpu.capability < (8, 0):
+        if dtype is DType.bfloat16 and not self.has_bfloat16:
             return False
         aligned = 8 if dtype.size == 2 else 4
         return head_dim % aligned == 0 or (dtype.size == 4 and self.gpu.capability < (8, 0))
 
-    def _cudnn_ok(self, dtype: DType, head_dim: int) -> bool:
-        """``check_cudnn_tensor_shapes``: up to 128, on Hopper 256 (cuDNN 9.10 and later, sdp_utils.cpp)."""
-        widest = 256 if self.gpu.capability[0] == 9 else 128
-        return dtype.size == 2 and self.gpu.capability >= (8, 0) and head_dim % 8 == 0 and head_dim <= widest
-
-    def _forced(self, dtype: DType, head_dim: int) -> str:
-        kernel = self.sdpa_kernel
-        possible = {
-            "flash": self._flash_ok(dtype, head_dim, 0.0),
-            "efficient": self._efficient_ok(dtype, head_dim),
-            "cudnn": self._cudnn_ok(dtype, head_dim),
-            "math": True,
-        }
-        if not possible[kernel]:
-            sm = "sm{}{}".format(*self.gpu.capability)
-            raise InvalidRequest(
-                f"sdpa_kernel {kernel!r} cannot run {dtype.label} with head size {head_dim} on {sm}; leave it out"
-            )
-        return kernel
+    def _cudnn_ok(self, dtype: DType, head_dim: int, dropout: float, trained: bool) -> bool:
+        """Up to 128, on sm9x and sm10x to 256, backward just 256; dropout in sixteenths (sdp_utils.cpp, cuDNN 9.24)."""
+        if dtype.size != 2 or self.gpu.capability < (8, 0) or head_dim % 8 or dropout * 16 % 1:
+            return False
+        wide = self.gpu.capability[0] in {9, 10} and head_dim <= 256 and (head_dim == 256 or not trained)
+        return head_dim <= 128 or wide
 
     def flash_forward(
         self, batch: int, heads: int, queries: int, keys: int, dim: int, dropout: float
@@ -127,31 +155,41 @@ class Kernels:
         """The front end's part: an fp32 accumulator of dq and the row sums; the engine's own part is not known."""
         return 4 * batch * heads * tokens * (dim + 1)
 
-    def efficient_backward(self, batch: int, heads: int, queries: int, keys: int, dim: int, dtype: DType) -> int:
+    def efficient_backward(
+        self, batch: int, heads: int, queries: int, keys: int, dim: int, dtype: DType, dropout: float
+    ) -> int:
         """The kernel's fp32 accumulators (mem_eff_attention/kernel_backward.h, torch 2.14)."""
-        rows, columns, in_registers = self._efficient_tiles(dtype, dim)
+        rows, columns, in_registers = self._efficient_tiles(dtype, dim, dropout)
         floats = -(-queries // rows) * -(-dim // columns) * (4 + rows * columns)
         if not in_registers:
             splits = max(1, min(-(-keys // columns), 200 // max(batch * heads, 1)))
             floats += 2 * splits * columns * (-(-dim // rows) * rows)
         return batch * heads * 4 * (-(-floats // 4) * 4)
 
-    def _efficient_tiles(self, dtype: DType, dim: int) -> tuple[int, int, bool]:
-        """Tile of queries x keys, and whether the output stays in registers (16-bit and head size up to the rows)."""
-        if dtype.size == 4:
-            return (64, 64, True) if dim <= 64 or self.gpu.capability < (8, 0) else (128, 64, True)
-        if dim <= 64:
+    def efficient_sums_rows(self, dtype: DType, dim: int) -> bool:
+        """Whether the kernel makes the row sums of output times gradient itself (kKernelComputesDelta)."""
+        return dtype.size == 2 and (self.gpu.capability >= (7, 5) or self._efficient_tiles(dtype, dim, 0)[2])
+
+    def _efficient_tiles(self, dtype: DType, dim: int, dropout: float) -> tuple[int, int, bool]:
+        """Tile of queries x keys, and whether the output stays in registers (16-bit and head size up to the rows).
+
+        The kernel for head sizes up to 96 is for sm86 and sm89 alone, and knows no dropout.
+        """
+        large_smem = self.gpu.capability[0] in {8, 9, 10} and self.gpu.capability not in {(8, 6), (8, 9)}
+        if dim <= 64 or (dtype.size == 4 and not large_smem):
             return 64, 64, True
-        large_smem = self.gpu.capability[0] in {8, 9} and self.gpu.capability not in {(8, 6), (8, 9)}
-        if dim <= 96 and not large_smem and self.gpu.capability >= (8, 0):
+        if dtype.size == 4:
             return 128, 64, True
-        if dim <= 128:
-            return (128, 128, True) if large_smem else (64, 64, False)
-        return (128, 64, False) if large_smem else (64, 64, False)
+        if self.gpu.capability < (8, 0) or dim > 128:
+            return 128, 64, dim <= 128
+        if large_smem:
+            return 128, 128, True
+        small = self.gpu.capability in {(8, 6), (8, 9)} and dim <= 96 and not dropout
+        return (128, 64, True) if small else (64, 64, False)
 
     def layer_norm_backward(self, rows: int, width: int, dtype: DType) -> int:
-        """Partial sums of the weight's and bias's gradients for tall inputs (layer_norm_kernel.cu, since torch 2.8)."""
-        if rows <= 65536 or width / 32 >= self.gpu.num_sms / 2:
+        """Partial sums of the weight's and bias's gradients for tall inputs (layer_norm_kernel.cu)."""
+        if not self.torch.has("layer_norm_partial_sums") or rows <= 65536 or width / 32 >= self.gpu.num_sms / 2:
             return 0
         blocks = min(32768 // -(-width // 32), -(-rows // 32))
         return 2 * blocks * width * dtype.size
@@ -159,9 +197,9 @@ class Kernels:
     def batch_norm_staging(self, rows: int, channels: int, numbers: int) -> tuple[int, ...]:
         """``numbers`` floats per channel and block, and the semaphores, of a channels-last reduction over the rows
         that spans blocks (native/cuda/Normalization.cuh, flexible_launch_configs)."""
-        width = min(_last_pow2(channels), 32)
-        height = min(_last_pow2(-(-rows // 16)), 512 // width)
-        width = min(_last_pow2(channels), 512 // height)
+        width = min(last_pow2(channels), 32)
+        height = min(last_pow2(-(-rows // 16)), 512 // width)
+        width = min(last_pow2(channels), 512 // height)
         blocks = min(-(-rows // (height * 16)), 128)
         return (4 * numbers * channels * blocks, 4 * -(-channels // width)) if blocks >= 8 else ()
 
@@ -180,10 +218,10 @@ class Kernels:
         """Global-memory scratch of a sum from ``shape`` to the broadcastable ``target`` (native/cuda/Reduce.cuh):
         a staging buffer and one counter per column of blocks."""
         target = (1,) * (len(shape) - len(target)) + target
-        reduce, keep = _reduction_dims(shape, strides, target)
+        reduce, keep = reduction_dims(shape, strides, target)
         if not reduce:
             return ()
-        return _ReduceConfig(reduce, keep, self.gpu).scratch_bytes()
+        return ReduceConfig(reduce, keep, self.gpu).scratch_bytes()
 
 
 def _num_splits(rows: int, sms: int, key_blocks: int) -> int:
@@ -197,81 +235,3 @@ def _num_splits(rows: int, sms: int, key_blocks: int) -> int:
             efficiency[splits] = waves / -(-rows * splits // sms)
     best = max(efficiency.values())
     return next(splits for splits, value in efficiency.items() if value >= 0.85 * best)
-
-
-Dims = list[tuple[int, int]]  # (size, stride in elements), fastest first, neighbours merged
-
-
-def _reduction_dims(shape: Shape, strides: Shape, target: Shape) -> tuple[Dims, Dims]:
-    reduced = sorted((stride, size) for size, stride, to in zip(shape, strides, target) if size != 1 and to == 1)
-    kept = sorted((stride, size) for size, stride, to in zip(shape, strides, target) if size != 1 and to != 1)
-    return _merged(reduced), _merged(kept)
-
-
-def _merged(dims: list[tuple[int, int]]) -> Dims:
-    merged: Dims = []
-    for stride, size in dims:
-        if merged and merged[-1][0] * merged[-1][1] == stride:
-            merged[-1] = (merged[-1][0] * size, merged[-1][1])
-        else:
-            merged.append((size, stride))
-    return merged
-
-
-class _ReduceConfig:
-    """``setReduceConfig`` for a 4-byte accumulator, step by step."""
-
-    def __init__(self, reduce: Dims, keep: Dims, gpu: Gpu) -> None:
-        self.gpu = gpu
-        self.inputs = _product(reduce)
-        self.outputs = _product(keep)
-        self.on_fastest = not keep or reduce[0][1] < keep[0][1]
-        self.output_vector = 1
-        wide, high = (self.inputs, self.outputs) if self.on_fastest else (self.outputs, self.inputs)
-        if (reduce if self.on_fastest else keep)[0][1] == 1:
-            if self.on_fastest and wide >= 128 and len(reduce) == 1:
-                wide //= 4
-            elif not self.on_fastest:
-                self.output_vector = _vector_size(reduce, keep)
-                wide //= self.output_vector
-        limit = 512 // self.output_vector
-        wide_pow2, high_pow2 = min(_last_pow2(wide), limit), min(_last_pow2(high), limit)
-        width = min(wide_pow2, 32)
-        self.height = min(high_pow2, limit // width)
-        self.width = min(wide_pow2, limit // self.height)
-
-    def scratch_bytes(self) -> tuple[int, ...]:
-        """Bytes of the staging buffer and of the semaphores; nothing when a block does a whole output alone."""
-        step_in, step_out = (self.width, 1) if self.on_fastest else (1, self.width)
-        if -(-self.inputs // step_in) < min(self.height * 16, 256):
-            return ()
-        step_in *= self.height
-        per_thread = -(-self.inputs // step_in)
-        target = self.gpu.num_sms * (self.gpu.threads_per_sm // (self.width * self.height))
-        grid = -(-(self.outputs // self.output_vector) // step_out)
-        if per_thread < 256 or grid > target:
-            return ()
-        blocks = max(-(-per_thread // 256), min(-(-target // grid), -(-per_thread // 16)))
-        if blocks <= 1:
-            return ()
-        size = 4 * self.outputs * blocks
-        return size if self.on_fastest else size * self.width * self.output_vector, 4 * grid
-
-
-def _vector_size(reduce: Dims, keep: Dims) -> int:
-    size = 4
-    for value in (keep[0][0], *(stride for _, stride in (*reduce, *keep[1:]))):
-        while value % size:
-            size //= 2
-    return size
-
-
-def _product(dims: Dims) -> int:
-    result = 1
-    for size, _ in dims:
-        result *= size
-    return result
-
-
-def _last_pow2(value: int) -> int:
-    return 1 << (max(value, 1).bit_length() - 1)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["Ledger", "with_last_step_again"]
+__all__ = ["Ledger", "followed_by", "with_last_step_again"]
 
 
 class Ledger(NamedTuple):
@@ -12,7 +15,8 @@ class Ledger(NamedTuple):
 
     ``events`` is time: the number ``i`` where allocation ``i`` is born, ``~i`` where it dies. ``phases`` are
     (name, index of the first event); ``steps`` are the indices into ``phases`` at which a training step begins;
-    ``side`` are the allocations of a second stream.
+    ``side`` are the allocations of other streams than the main one, with their stream; ``releases`` are the events
+    before which the allocator gave back what it had cached.
     """
 
     bytes: tuple[int, ...]
@@ -21,7 +25,8 @@ class Ledger(NamedTuple):
     events: tuple[int, ...]
     phases: tuple[tuple[str, int], ...]
     steps: tuple[int, ...] = ()
-    side: frozenset[int] = frozenset()
+    side: Mapping[int, int] = MappingProxyType({})
+    releases: tuple[int, ...] = ()
 
     def step_phases(self, step: int) -> range:
         """The indices of the phases of a step (negative: from the last)."""
@@ -34,42 +39,60 @@ class Ledger(NamedTuple):
 
 
 def with_last_step_again(ledger: Ledger) -> Ledger:
-    """``ledger`` with its last step once more, allocation by allocation.
+    """``ledger`` with its last step once more, allocation by allocation: a steady step repeats the one before."""
+    return followed_by(ledger, ledger, ledger.first_event(ledger.steps[-1]))
 
-    A steady step repeats the one before. What it frees of earlier steps has the same rank, by age and among its like,
-    in what is alive when it begins.
+
+def followed_by(ledger: Ledger, source: Ledger, first: int) -> Ledger:
+    """``ledger``, and after it what happened in ``source`` from event ``first`` on, which begins a step.
+
+    What it frees of earlier steps has the same rank, from the youngest on and among its like, in what is alive at the
+    end of ``ledger``; where there is no such, it is not there to be freed.
     """
-    first, stop, count = ledger.first_event(ledger.steps[-1]), len(ledger.events), len(ledger.bytes)
-    events = ledger.events[first:]
+    stop, events = len(ledger.events), source.events[first:]
     oldest = next(event for event in events if event >= 0)
-    later = count - oldest
-    heirs = _heirs(ledger, first, [~event for event in events if ~oldest < event < 0])
-    again = [event + later if event >= 0 else event - later if event <= ~oldest else ~heirs[~event] for event in events]
+    later = len(ledger.bytes) - oldest
+    heirs = _heirs(source, first, ledger, [~event for event in events if ~oldest < event < 0])
+    moved, gone = [], []
+    for place, event in enumerate(events):
+        if event >= 0:
+            moved.append(event + later)
+        elif event <= ~oldest:
+            moved.append(event - later)
+        elif ~event in heirs:
+            moved.append(~heirs[~event])
+        else:
+            gone.append(place)
+
+    def placed(event: int) -> int:
+        return event - first + stop - bisect_left(gone, event - first)
+
+    begin = next(step for step in source.steps if source.first_event(step) == first)
     return ledger._replace(
-        bytes=(*ledger.bytes, *ledger.bytes[oldest:]),
-        kinds=(*ledger.kinds, *ledger.kinds[oldest:]),
-        layers=(*ledger.layers, *ledger.layers[oldest:]),
-        events=(*ledger.events, *again),
-        phases=(*ledger.phases, *((name, start + stop - first) for name, start in ledger.phases[ledger.steps[-1] :])),
-        steps=(*ledger.steps, len(ledger.phases)),
-        side=ledger.side | {i + later for i in ledger.side if i >= oldest},
+        bytes=(*ledger.bytes, *source.bytes[oldest:]),
+        kinds=(*ledger.kinds, *source.kinds[oldest:]),
+        layers=(*ledger.layers, *source.layers[oldest:]),
+        events=(*ledger.events, *moved),
+        phases=(*ledger.phases, *((name, placed(event)) for name, event in source.phases[begin:])),
+        steps=(*ledger.steps, *(step - begin + len(ledger.phases) for step in source.steps if step >= begin)),
+        side={**ledger.side, **{i + later: stream for i, stream in source.side.items() if i >= oldest}},
+        releases=(*ledger.releases, *(placed(event) for event in source.releases if event >= first)),
     )
 
 
-def _heirs(ledger: Ledger, first: int, freed: list[int]) -> dict[int, int]:
-    """For what is ``freed`` after ``first`` events: what has its rank after all events."""
-    sizes = {ledger.bytes[i] for i in freed}
-    alike = [i for i, size in enumerate(ledger.bytes) if size in sizes]
-    now, then = _by_likeness(ledger, alike, first), _by_likeness(ledger, alike, len(ledger.events))
-    ranks = {i: (like, rank) for like, ones in now.items() for rank, i in enumerate(ones)}
-    return {i: then[like][rank] for i in freed for like, rank in [ranks[i]]}
+def _heirs(source: Ledger, first: int, ledger: Ledger, freed: Iterable[int]) -> dict[int, int]:
+    """For what ``source`` has ``freed`` after ``first`` events: what has its rank at the end of ``ledger``, if any."""
+    freed = set(freed)
+    sizes = {source.bytes[i] for i in freed}
+    now, then = _by_likeness(source, sizes, first), _by_likeness(ledger, sizes, len(ledger.events))
+    return {i: heir for like, ones in now.items() for i, heir in zip(ones, then.get(like, ())) if i in freed}
 
 
-def _by_likeness(ledger: Ledger, ones: list[int], stop: int) -> dict[tuple[int, str, str], list[int]]:
-    """Those of ``ones`` that are alive after ``stop`` events, by (bytes, kind, layer), the oldest first."""
+def _by_likeness(ledger: Ledger, sizes: set[int], stop: int) -> dict[tuple[int, str, str], list[int]]:
+    """Those of these sizes that are alive after ``stop`` events, by (bytes, kind, layer), the youngest first."""
     alive: dict[tuple[int, str, str], list[int]] = {}
     events = set(ledger.events[:stop])
-    for i in ones:
+    for i in reversed([i for i, size in enumerate(ledger.bytes) if size in sizes]):
         if i in events and ~i not in events:
             alive.setdefault((ledger.bytes[i], ledger.kinds[i], ledger.layers[i]), []).append(i)
     return alive

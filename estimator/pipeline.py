@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from . import catalog, families, lora, scope
+from . import catalog, families, host, lora, scope
 from .device import Device, device_of, verdict
 from .errors import NoFamily
 from .families import Plan
+from .generations import Torch, unknown_of
 from .loops import with_defaults
 from .play import Played, block_peak, play, tensor_peak
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
@@ -40,37 +41,51 @@ def play_settings(settings: TrainSettings) -> Estimate:
     plan, settings = resolved(settings)
     device = device_of(settings)
     played = Played(plan, settings, device.gpu, device.allocator)
-    fits, reserved = verdict(device, played.ledger, played.replay)
+    fits, reserved = verdict(device, played.runs)
+    phases = _phases(played)
     return Estimate(
         request=_request(settings, plan, played.step),
         model=_model_info(plan, played.step),
         peak=_peak(played, device, reserved),
         at_peak=_by_kind(played, played.allocated.event),
         at_tensor_peak=_by_kind(played, played.tensors.event),
-        phases=_phases(played),
+        phases=phases,
         states=_states(played),
         scaling=_scaling(played, plan, settings, device),
         layers=_layers(played),
-        host=played.step.strategy.host() or None,
+        host=_host(played, plan, settings),
         verdict=fits,
         assumptions=(
             *scope.assumptions(settings, plan, device.gpu.capability),
             *lora.assumptions(settings, plan),
             *plan.assumptions,
         ),
-        not_modelled=(*scope.NOT_MODELLED, *plan.not_modelled, *played.step.optimizer.not_modelled),
-        warnings=(*scope.warnings(settings, plan, device.gpu.capability), *lora.warnings(played.step)),
+        not_modelled=_not_modelled(settings, plan, played),
+        warnings=(
+            *scope.warnings(settings, plan, device.gpu.capability),
+            *lora.warnings(played.step),
+            *scope.phase_warnings(phases, played.tensors.total_bytes),
+        ),
     )
 
 
 def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
     """The model's plan, and settings that leave nothing to choose: the loop's optimizer, the attention that runs."""
     scope.check(settings)
-    plan = families.plan(catalog.resolve(settings.model), settings)
+    model = catalog.resolve(settings.model)
+    settings = scope.before_sdpa(settings, model.library)
+    plan = families.plan(model, settings)
+    scope.check_attention(settings, plan)
     scope.check_blocks(settings, plan)
     scope.check_labels(settings, plan)
     settings = dataclasses.replace(with_defaults(lora.resolved(settings, plan)), attn=plan.attn)  # type: ignore[arg-type]
     return plan, settings if plan.head else dataclasses.replace(settings, label_smoothing=0.0)
+
+
+def _not_modelled(settings: TrainSettings, plan: Plan, played: Played) -> tuple[str, ...]:
+    of_version = unknown_of(Torch.parse(settings.torch))
+    of_phases = (*played.not_played.lines, *host.not_modelled(settings))
+    return (*scope.NOT_MODELLED, *of_phases, *plan.not_modelled, *played.step.optimizer.not_modelled, *of_version)
 
 
 def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, Any]:
@@ -110,6 +125,7 @@ def _peak(played: Played, device: Device, reserved: int) -> Peak:
         layer=played.tensors.layer,
         allocated_phase=played.allocated.phase,
         allocated_layer=played.allocated.layer,
+        unknown_workspace_bytes=played.unknown_workspace_bytes,
     )
 
 
@@ -118,12 +134,25 @@ def _by_kind(played: Played, event: int) -> Mapping[str, int]:
 
 
 def _phases(played: Played) -> Mapping[str, PhasePeak | None]:
-    known = {name: _phase([s for s in played.steady if s.name == name]) for name in PHASES}
-    return {**known, "first_step": _phase(played.first_step), "evaluation": None, "resume": None}
+    known: dict[str, PhasePeak | None] = {name: _phase([s for s in played.steady if s.name == name]) for name in PHASES}
+    others = {
+        "first_step": played.first_step,
+        "evaluation": played.evaluation,
+        "resume": played.resumption,
+        "last_batch": played.last_batch,
+    }
+    reserved = {name: size for run in played.runs for name, size in run.reserved_by_part().items()}
+    return known | {
+        name: _phase(summaries, reserved.get(name)) if summaries else None for name, summaries in others.items()
+    }
 
 
-def _phase(summaries: list[PhaseSummary]) -> PhasePeak:
-    return PhasePeak(tensor_bytes=tensor_peak(summaries).total_bytes, allocated_bytes=block_peak(summaries).total_bytes)
+def _phase(summaries: list[PhaseSummary], reserved: int | None = None) -> PhasePeak:
+    return PhasePeak(
+        tensor_bytes=tensor_peak(summaries).total_bytes,
+        allocated_bytes=block_peak(summaries).total_bytes,
+        reserved_bytes=reserved,
+    )
 
 
 def _states(played: Played) -> States:
@@ -143,6 +172,26 @@ def _scaling(played: Played, plan: Plan, settings: TrainSettings, device: Device
     larger = play(plan, dataclasses.replace(settings, bs=settings.bs + 1), device.gpu).run.ledger()
     slope = allocated_peak(larger, -1) - allocated_peak(played.ledger, -1)
     return Scaling(fixed_bytes=played.allocated.total_bytes - slope * settings.bs, bytes_per_image=slope)
+
+
+def _host(played: Played, plan: Plan, settings: TrainSettings) -> Mapping[str, int | None]:
+    step, ledger = played.step, played.ledger
+    parameters, buffers = (
+        [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
+        for tensors in (step.scope.parameters, step.scope.buffers)
+    )
+    own = host.host_bytes(
+        settings,
+        plan.image_size,
+        step.dtype,
+        host.weights_of(plan.model.library, settings.loop, parameters, buffers),
+        [size for size, kind in zip(ledger.bytes, ledger.kinds) if kind == "optimizer_state"],
+        labelled=not step.model.own_loss,
+    )
+    if settings.parallel not in {None, "none", "ddp"}:  # shards are saved in other files
+        own |= {"checkpoint_disk_bytes": None, "saving_bytes": None}
+    added = step.strategy.host()
+    return own | {name: (own[name] or 0) + num_bytes for name, num_bytes in added.items()}
 
 
 def _layers(played: Played) -> tuple[Layer, ...]:

@@ -2,53 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
 from .allocator import AllocatorConfig
+from .device import Run, run_of
 from .engine import NotRepeatable, Repeats
 from .families import Plan
+from .generations import Torch
 from .kernels import Gpu, Kernels
-from .ledger import with_last_step_again
+from .ledger import Ledger, with_last_step_again
 from .loops import LOOPS, begin
 from .parallel import strategy_of
-from .replay import replay
+from .phases import Course, continued, not_played, resumed
 from .settings import TrainSettings
 from .step import Step
-from .timeline import Moment, PhaseSummary, phase_summaries
+from .timeline import Moment, PhaseSummary, phase_summaries, raised_peak
 
 __all__ = ["Played", "play"]
 
-#: The step that is reported.
-REPORTED = 3
+MadeT = TypeVar("MadeT")
+
+#: The second step is the first steady one, and every later one repeats it.
+STEPS = 2
 
 
 def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
-    """The steps up to the first that later ones repeat, from the building of the model on.
+    """The steps up to the first that later ones repeat, from the building on; without a ``gpu``, on an A100."""
+    return _shared(settings, lambda num_last: play_once(plan, settings, gpu, num_last))
 
-    Without a ``gpu`` on an A100. Equal blocks share one play, where they turn out to be equal in every event.
-    """
-    shares_blocks = not strategy_of(settings).casts_model  # a hook on every gradient sees all of them
+
+def _shared(settings: TrainSettings, make: Callable[[int], MadeT]) -> MadeT:
+    """What ``make`` plays: equal blocks share one play, where they turn out to be equal in every event."""
     for num_last in (
-        (1, 2) if shares_blocks else ()
+        (1, 2) if strategy_of(settings).shares_blocks else ()
     ):  # with the second-last, in case that nothing comes in to the last as to the others
         try:
-            return play_once(plan, settings, gpu, num_last)
+            return make(num_last)
         except NotRepeatable:
             continue
-    return play_once(plan, settings, gpu)
+    return make(0)
 
 
 def play_once(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_last: int = 0) -> Step:
     """:func:`play`, block by block; with a ``num_last`` equal blocks repeat one, or NotRepeatable is raised."""
     loop = LOOPS[settings.loop]
-    step = Step(plan, settings, Kernels(gpu=gpu or Gpu(), sdpa_kernel=settings.sdpa_kernel))
+    torch = Torch.parse(settings.torch)
+    step = Step(plan, settings, Kernels(gpu=gpu or Gpu(), sdpa_kernel=settings.sdpa_kernel, torch=torch))
     full_passes = min(settings.accum, 2)  # the later micro-steps find gradients
-    repeats = Repeats(step.model.blocks if num_last else (), full_passes=full_passes, num_last=num_last)
+    step.repeats = Repeats(step.model.blocks if num_last else (), full_passes=full_passes, num_last=num_last)
     begin(step, loop)
     for _ in range(step.strategy.num_steps):
         step.run.start_step()
         loop.play(step)
-    if repeats.num_open:
+    if step.repeats.num_open:
         raise NotRepeatable
     return step
+
+
+class _Training(NamedTuple):
+    """What is known of the first two steps, and the course of the run that begins with them."""
+
+    step: Step
+    two_steps: Ledger
+    ledger: Ledger
+    saved_activations: dict[str, int]
+    unknown_workspace_bytes: int
+    course: Course
+
+
+def train(
+    plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_last: int = 0, *, evaluates: bool
+) -> _Training:
+    """:func:`play_once`, and what comes after the third step."""
+    step = play_once(plan, settings, gpu, num_last)
+    two_steps = step.run.ledger()
+    saved = step.saved_activations(two_steps)
+    unknown = raised_peak(two_steps, -1, step.run.unknown)
+    ledger = two_steps if len(two_steps.steps) > STEPS else with_last_step_again(two_steps)
+    course = continued(step, two_steps, ledger, evaluates=evaluates)
+    if step.repeats is not None and step.repeats.num_open:
+        raise NotRepeatable
+    return _Training(step, two_steps, ledger, saved, unknown, course)
 
 
 class Played:
@@ -61,19 +96,51 @@ class Played:
         gpu: Gpu | None = None,
         allocator: AllocatorConfig | None = None,
     ) -> None:
-        self.step = play(plan, settings, gpu)
-        played = self.step.run.ledger()
-        self.saved_activations = self.step.saved_activations(played)
-        self.ledger = played if len(played.steps) == REPORTED else with_last_step_again(played)
-        self.replay = replay(self.ledger, allocator)
-        self._summaries = phase_summaries(self.ledger, self.replay.blocks)
-        self.steady, self.first_step = self.summaries(-1), self.summaries(0)
+        self.not_played = not_played(plan, settings)
+        evaluates = self.not_played.evaluation is None
+        training = _shared(settings, lambda num_last: train(plan, settings, gpu, num_last, evaluates=evaluates))
+        self.step, self.ledger, self.course = training.step, training.ledger, training.course
+        self.saved_activations = training.saved_activations
+        self.unknown_workspace_bytes = training.unknown_workspace_bytes
+        self.run = run_of(self.course.ledger, self.course.parts, allocator)
+        self.replay = self.run.replay
+        self._summaries = phase_summaries(self.course.ledger, self.replay.blocks)
+        self.steady, self.first_step = self.summaries(STEPS), self.summaries(0)
         self.tensors = tensor_peak(self.steady)
         self.allocated = block_peak(self.steady)
+        self.resume: Run | None = None
+        if self.not_played.resume is None:
+            ledger = resumed(training.two_steps)
+            self.resume = run_of(ledger, (("resume", len(ledger.events)),), allocator)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The processes whose memory decides whether a training fits."""
+        return (self.run,) if self.resume is None else (self.run, self.resume)
 
     def summaries(self, step: int) -> list[PhaseSummary]:
-        """The phases of a step (negative: from the last)."""
-        return [self._summaries[phase] for phase in self.ledger.step_phases(step)]
+        """The phases of a step."""
+        return [self._summaries[phase] for phase in self.course.ledger.step_phases(step)]
+
+    @property
+    def last_batch(self) -> list[PhaseSummary]:
+        """The phases of an epoch's smaller last step, where there is one."""
+        return [] if self.course.last_batch is None else self.summaries(self.course.last_batch)
+
+    @property
+    def evaluation(self) -> list[PhaseSummary]:
+        """The evaluation, where it is known."""
+        step = self.course.evaluation
+        return [] if step is None else [s for s in self.summaries(step) if s.name == "evaluation"]
+
+    @property
+    def resumption(self) -> list[PhaseSummary]:
+        """From the loading of an optimizer's state to the end of the first step with it, where it is known."""
+        if self.resume is None:
+            return []
+        ledger = self.resume.ledger
+        first = next(phase for phase, (name, _) in enumerate(ledger.phases) if name == "resume")
+        return phase_summaries(ledger, self.resume.replay.blocks)[first : ledger.steps[1]]
 
 
 def tensor_peak(summaries: list[PhaseSummary]) -> Moment:

@@ -47,6 +47,7 @@ class Peak:
     """The largest moments of a steady-state step. ``None`` where this version does not know the figure.
 
     ``phase`` and ``layer`` are where ``tensor_bytes`` is reached; workspaces can move the allocated peak elsewhere.
+    ``unknown_workspace_bytes`` is the most by which what cuDNN borrows could raise ``allocated_bytes``.
     """
 
     tensor_bytes: int
@@ -59,14 +60,16 @@ class Peak:
     layer: str
     allocated_phase: str | None
     allocated_layer: str | None
+    unknown_workspace_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PhasePeak:
-    """The largest moment of one phase."""
+    """The largest moment of one phase, and the most that was reserved up to its end, where it is one of several."""
 
     tensor_bytes: int
     allocated_bytes: int | None
+    reserved_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +117,7 @@ class Estimate:
     states: States
     scaling: Scaling | None
     layers: tuple[Layer, ...]
-    host: Mapping[str, int] | None
+    host: Mapping[str, int | None] | None
     verdict: Mapping[str, Any] | None
     assumptions: tuple[str, ...]
     not_modelled: tuple[str, ...]

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Iterator, Mapping
 
 from .errors import InvalidRequest, NotModelled
 from .families import Plan
-from .loops import LOOPS
-from .optimizers import OPTIMIZERS
+from .generations import Torch
+from .loops import LOOPS, own_optimizer
+from .optimizers import optimizer_of
 from .parallel import strategy_of
+from .result import PhasePeak
 from .settings import TrainSettings
 from .step import PARAMETER_DTYPES
-from .units import DType
+from .units import DType, format_bytes
 
-__all__ = ["NOT_MODELLED", "assumptions", "check", "check_blocks", "check_labels", "warnings"]
+__all__ = [
+    "NOT_MODELLED",
+    "assumptions",
+    "before_sdpa",
+    "check",
+    "check_attention",
+    "check_blocks",
+    "check_labels",
+    "phase_warnings",
+    "warnings",
+]
 
-NOT_MODELLED = (
-    "cuDNN's own workspaces for convolutions",
-    "evaluation and resuming from a checkpoint",
-)
+NOT_MODELLED = ("cuDNN's own workspaces for convolutions (peak.unknown_workspace_bytes bounds what they can add)",)
 
 
 def check(settings: TrainSettings) -> None:
@@ -37,9 +47,9 @@ def check(settings: TrainSettings) -> None:
 
 def _check_optimizer(settings: TrainSettings) -> None:
     name = settings.optim
-    optimizer = OPTIMIZERS[name or LOOPS[settings.loop].optim]
+    optimizer = optimizer_of(name or own_optimizer(settings), Torch.parse(settings.torch))
     if optimizer.refused:
-        raise NotModelled(f"optim {name!r} is not modelled: {optimizer.refused}")
+        raise NotModelled(f"optim {name or own_optimizer(settings)!r} is not modelled: {optimizer.refused}")
     dtype = PARAMETER_DTYPES.get(settings.precision, DType.float32)
     if dtype not in optimizer.dtypes:
         raise InvalidRequest(f"optim {name!r} has no kernel for {dtype.label} parameters; use --precision bf16")
@@ -79,6 +89,22 @@ def check_blocks(settings: TrainSettings, plan: Plan) -> None:
             )
 
 
+def before_sdpa(settings: TrainSettings, library: str) -> TrainSettings:
+    """Under a torch without ``scaled_dot_product_attention`` libraries that have an eager attention run that."""
+    torch = Torch.parse(settings.torch)
+    if torch.has("sdpa"):
+        return settings
+    if settings.attn not in {"auto", "eager"}:
+        raise InvalidRequest(f"torch {torch.label} has no {settings.attn} attention; leave out --attn")
+    return settings if library == "torchvision" else dataclasses.replace(settings, attn="eager")
+
+
+def check_attention(settings: TrainSettings, plan: Plan) -> None:
+    """Refuse what an old torch cannot run."""
+    if plan.attn != "eager" and not Torch.parse(settings.torch).has("sdpa"):
+        raise NotModelled(f"{plan.model.name} without scaled_dot_product_attention is not modelled; use --torch 2.0")
+
+
 _ATTENTION = {
     "sdpa": "fused scaled_dot_product_attention",
     "eager": "eager attention",
@@ -103,9 +129,13 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
         LOOPS[settings.loop].assumption,
         *_recipe(settings, plan),
         *filter(None, [strategy_of(settings).assumption]),
-        f"optimizer {settings.optim}: {OPTIMIZERS[settings.optim or ''].source}",
+        f"optimizer {settings.optim}: {optimizer_of(settings.optim or '', Torch.parse(settings.torch)).source}",
         "a steady-state step (the third): optimizer state exists",
-        f"{_ATTENTION[plan.attn]}; CUDA kernels of torch 2.14 on compute capability {sm[0]}.{sm[1]}",
+        f"evaluation of {settings.eval_samples} images in batches of {settings.eval_bs} (--eval-samples, --eval-bs), "
+        f"{LOOPS[settings.loop].evaluation}",
+        f"{settings.workers} data loader workers, {'pinned' if settings.pin_memory else 'pageable'} memory; "
+        "a checkpoint is the model and the optimizer",
+        f"{_ATTENTION[plan.attn]}; CUDA kernels of torch {settings.torch} on compute capability {sm[0]}.{sm[1]}",
         *([f"a classifier of {settings.num_classes} classes"] if plan.head else []),
     )
 
@@ -115,10 +145,10 @@ def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[
     found = [*settings.notes, *strategy_of(settings).warnings(settings)]
     if sm < (8, 0) and "bf16" in settings.precision:
         found.append(
-            f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, and its convolutions borrow a copy "
-            "of the patches that is not counted; use --precision fp16"
+            f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, slowly, and attention falls back "
+            "to the math kernel; use --precision fp16"
         )
-    if sm < (7, 5):
+    if sm < (7, 5) and Torch.parse(settings.torch).is_newest:
         found.append(f"torch 2.14's CUDA 13 builds do not run on compute capability {sm[0]}.{sm[1]}")
     for side, pixels, step in zip(("height", "width"), plan.image_size, plan.patch_size):
         if rest := pixels % step:
@@ -128,3 +158,20 @@ def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[
                 f"{pixels - rest} and {pixels - rest + step} are"
             )
     return tuple(found)
+
+
+#: A phase that can need more than a training step, and what makes it smaller.
+_LARGER = {
+    "evaluation": "--eval-bs and, for what piles up, --eval-accum make it smaller",
+    "resume": "a first run would not show it",
+    "first_step": "later steps need less",
+}
+
+
+def phase_warnings(phases: Mapping[str, PhasePeak | None], peak_bytes: int) -> Iterator[str]:
+    """The phases whose tensors need more than those of a steady step, whose peak is ``peak_bytes``."""
+    for name, advice in _LARGER.items():
+        phase = phases[name]
+        if phase is not None and phase.tensor_bytes > peak_bytes:
+            needed = format_bytes(phase.allocated_bytes or phase.tensor_bytes)
+            yield f"{name.replace('_', ' ')} needs more than a steady step: {needed}; {advice}"

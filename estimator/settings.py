@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from .errors import InvalidRequest, did_you_mean
+from .generations import NEWEST, Torch
 from .optimizers import OPTIMIZERS
 
 __all__ = ["CHOICES", "TrainSettings", "parse_resolution"]
@@ -39,8 +40,24 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "offload": get_args(Offload),
 }
 
-_AT_LEAST_ONE = ("bs", "accum", "patch", "window", "dim", "depth", "heads", "num_classes", "gpus", "lora_rank")
-_AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers")
+_AT_LEAST_ONE = (
+    "bs",
+    "accum",
+    "patch",
+    "window",
+    "dim",
+    "depth",
+    "heads",
+    "num_classes",
+    "gpus",
+    "lora_rank",
+    "eval_bs",
+    "eval_samples",
+    "eval_accum",
+    "train_samples",
+    "prefetch",
+)
+_AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers", "workers")
 #: Beyond these an estimate would take minutes, and nobody trains so.
 _AT_MOST = {"accum": 100_000, "depth": 1_000}
 _RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop", "lora_dropout", "label_smoothing")
@@ -54,7 +71,11 @@ _TEXTS = {
     "gpu": "a100-40g",
     "memory": "24GiB",
     "alloc_conf": "expandable_segments:True",
+    "torch": "{}.{}".format(*NEWEST),
 }
+
+#: Switches that are the loop's own where they are left open.
+_SWITCHES = ("pin_memory",)
 
 _RESOLUTION = re.compile(r"(\d+)(?:x(\d+))?")
 
@@ -108,6 +129,10 @@ class TrainSettings:
     patch_drop: float | None = None
     precision: Precision = "fp16"
     optim: str | None = None
+    eval_bs: int | None = None
+    eval_samples: int | None = None
+    eval_accum: int | None = None
+    train_samples: int | None = None
     grad_checkpointing: bool = False
     checkpoint_layers: int | None = None
     attn: Attention = "auto"
@@ -130,14 +155,19 @@ class TrainSettings:
     gpu: str | None = None
     memory: str | None = None
     alloc_conf: str | None = None
+    torch: str = _TEXTS["torch"]
     training_args: str | None = None
     deepspeed: str | None = None
     zero_options: tuple[tuple[str, int | str], ...] = ()
     notes: tuple[str, ...] = ()
+    workers: int | None = None
+    prefetch: int | None = None
+    pin_memory: bool | None = None
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _check_type(field.name, getattr(self, field.name), field.default)
+        object.__setattr__(self, "torch", Torch.parse(self.torch).label)
         if self.res is not None:
             object.__setattr__(self, "res", parse_resolution(self.res))
         for name in _AT_LEAST_ONE:
@@ -152,6 +182,8 @@ class TrainSettings:
         _check_norm("clip_grad", self.clip_grad)
         if self.checkpoint_layers is not None and not self.grad_checkpointing:
             raise InvalidRequest("checkpoint_layers needs gradient checkpointing; add --grad-checkpointing")
+        if self.eval_accum is not None and self.loop != "trainer":
+            raise InvalidRequest(f"eval_accum is Trainer's; the {self.loop} loop lets nothing pile up: leave it out")
         if self.lora_targets is not None:
             object.__setattr__(self, "lora_targets", parse_targets(self.lora_targets))
         for name in _OF_LORA:
@@ -198,7 +230,7 @@ def _check_type(name: str, value: object, default: object) -> None:
     """What has a default is never None; switches are booleans, names are text."""
     if value is None and default is not None:
         raise InvalidRequest(f"{name} None is not valid; leave it out for {default!r}")
-    if isinstance(default, bool) and not isinstance(value, bool):
+    if (isinstance(default, bool) or (name in _SWITCHES and value is not None)) and not isinstance(value, bool):
         raise InvalidRequest(f"{name} {value!r} is not valid; it must be True or False")
     if name in _TEXTS and value is not None and not isinstance(value, str):
         raise InvalidRequest(f"{name} {value!r} is not valid; write it as text, such as {_TEXTS[name]!r}")

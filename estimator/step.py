@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from . import ops
-from .engine import Autocast, Module, Run, Scope, Tensor, backward
+from .engine import Autocast, Module, Repeats, Run, Scope, Tensor, backward
 from .engine.autograd import ones_like
 from .families import Plan
 from .kernels import Kernels
 from .ledger import Ledger
 from .lora import frozen_rows, is_trained, lora_of
 from .ops.clip import clip_grad_norm
-from .optimizers import OPTIMIZERS, Group, States
+from .optimizers import Group, States, optimizer_of
 from .parallel import strategy_of
 from .settings import TrainSettings
 from .units import DType
@@ -24,6 +24,14 @@ LossOf = Callable[[Tensor], Tensor]
 
 AUTOCAST_DTYPES = {"fp16": DType.float16, "bf16": DType.bfloat16}
 PARAMETER_DTYPES = {"pure-fp16": DType.float16, "pure-bf16": DType.bfloat16}
+
+
+def played(sizes: Sequence[int], most: int) -> list[int]:
+    """Which of a step's batches are played, ``most`` at most: later ones repeat the one before, but a smaller last."""
+    last = len(sizes) - 1
+    if last < most:
+        return [*range(last + 1)]
+    return [*range(most)] if sizes[last] == sizes[1] else [*range(most - 1), last]
 
 
 class Step:
@@ -46,8 +54,10 @@ class Step:
         run.events[:] = self.scope.moving_order()
         self._freeze(plan)
         self._checkpoint()
-        self.optimizer = OPTIMIZERS[settings.optim or "adamw_torch"]
+        self.optimizer = optimizer_of(settings.optim or "adamw_torch", kernels.torch)
         self.names: dict[str, object] = {}
+        self.sizes: Sequence[int] = (settings.bs,) * settings.accum  # images of each micro-batch of a step
+        self.repeats: Repeats | None = None  # where equal blocks share one play
         self._states = States(run, self.optimizer, self._embeddings())
         self.strategy = strategy(self)
         self.scaler: list[Tensor] = []  # scale and growth tracker, made when the first loss is scaled
@@ -95,13 +105,13 @@ class Step:
         """Zero-dimensional fp32 tensors of the loop."""
         return [Tensor.empty(self.run, (), DType.float32, kind="temporaries") for _ in range(count)]
 
-    def num_items(self) -> Tensor | None:
-        """Trainer's count of the labels in a step's batches: ``sum(labels.ne(-100).sum() for ...)``."""
+    def num_items(self, sizes: Sequence[int]) -> Tensor | None:
+        """Trainer's count of the labels in batches of these sizes: ``sum(labels.ne(-100).sum() for ...)``."""
         if self.model.own_loss:
             return None
         total = None
-        for _ in range(min(self.settings.accum, 2)):  # a third batch repeats the second
-            counted = Tensor.empty(self.run, (self.settings.bs,), DType.bool, kind="inputs")
+        for place in played(sizes, 2 if sizes[-1] == sizes[0] else 3):
+            counted = Tensor.empty(self.run, (sizes[place],), DType.bool, kind="inputs")
             of_one_batch = Tensor.empty(self.run, (), DType.int64, kind="inputs")
             widened = self.run.workspace(8 * counted.numel)  # the kernel sums no bytes
             del widened, counted
@@ -109,20 +119,29 @@ class Step:
             del of_one_batch
         return total
 
-    def images(self, dtype: DType | None = None) -> Tensor:
+    @property
+    def micro_steps(self) -> list[int]:
+        """The micro-steps to play.
+
+        The third and later ones repeat the second, allocation by allocation, but which blocks they get settles later,
+        for odd and even ones apart: three or four are played.
+        """
+        return played(self.sizes, 4 - len(self.sizes) % 2)
+
+    def images(self, size: int, dtype: DType | None = None) -> Tensor:
         """A batch of pixel values [B, 3, H, W]."""
-        shape = (self.settings.bs, 3, *self.image_size)
+        shape = (size, 3, *self.image_size)
         return Tensor.empty(self.run, shape, dtype or self.image_dtype, kind="inputs")
 
-    def batch(self) -> tuple[Tensor, Tensor | None]:
+    def batch(self, size: int) -> tuple[Tensor, Tensor | None]:
         """Images and labels; a model with its own loss gets no labels."""
-        return self.images(), None if self.model.own_loss else self.labels()
+        return self.images(size), None if self.model.own_loss else self.labels(size)
 
-    def labels(self) -> Tensor:
-        """Class indices [B]; with mixup an fp32 target for every class [B, K]."""
-        if self.settings.mixup:
-            return Tensor.empty(self.run, (self.settings.bs, self.settings.num_classes), DType.float32, kind="inputs")
-        return Tensor.empty(self.run, (self.settings.bs,), DType.int64, kind="inputs")
+    def labels(self, size: int) -> Tensor:
+        """Class indices [B]; in a training with mixup an fp32 target for every class [B, K]."""
+        if self.settings.mixup and self.run.training:
+            return Tensor.empty(self.run, (size, self.settings.num_classes), DType.float32, kind="inputs")
+        return Tensor.empty(self.run, (size,), DType.int64, kind="inputs")
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
@@ -136,9 +155,10 @@ class Step:
         self.run.autocast = None
 
     def start(self, phase: str) -> None:
-        """Enter ``forward``, ``backward`` or ``optimizer_step``."""
+        """Enter ``forward``, ``backward``, ``optimizer_step`` or ``evaluation``."""
         self.run.layer = "model"
-        self.run.start_phase(phase, kind="activations" if phase == "forward" else "temporaries")
+        forward = phase in {"forward", "evaluation"}
+        self.run.start_phase(phase, kind="activations" if forward else "temporaries")
 
     def backward(self, loss: Tensor) -> None:
         """``loss.backward()``, through the scaler for fp16."""

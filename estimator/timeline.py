@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .allocator import rounded
 from .ledger import Ledger
 
-__all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_summaries", "snapshot"]
+__all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_summaries", "raised_peak", "snapshot"]
 
 #: Kinds that a kernel borrows: allocated, but no tensor of the program.
 NOT_TENSORS = frozenset({"workspaces", "rounding"})
@@ -56,6 +56,15 @@ def allocated_peak(ledger: Ledger, step: int) -> int:
     first = ledger.first_event(ledger.steps[step])
     blocks = {size: rounded(size) for size in set(ledger.bytes)}
     return max(list(accumulate(_deltas(ledger, [blocks[size] for size in ledger.bytes]), initial=0))[first:])
+
+
+def raised_peak(ledger: Ledger, step: int, unknown: Sequence[tuple[int, int]]) -> int:
+    """By how much the peak from the start of a step on would rise if at each moment (events, bytes) of ``unknown`` so
+    many bytes more were borrowed."""
+    first = ledger.first_event(ledger.steps[step])
+    totals = list(accumulate(_deltas(ledger, [rounded(size) for size in ledger.bytes]), initial=0))
+    highest = max(totals[first:])
+    return max([highest, *(totals[at] + size for at, size in unknown if at >= first)]) - highest
 
 
 def _tensor_sizes(ledger: Ledger) -> list[int]:

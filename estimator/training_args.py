@@ -67,6 +67,11 @@ _SETTINGS: Mapping[str, str] = {
     "optim": "optim",
     "max_grad_norm": "clip_grad",
     "label_smoothing_factor": "label_smoothing",
+    "per_device_eval_batch_size": "eval_bs",
+    "eval_accumulation_steps": "eval_accum",
+    "dataloader_num_workers": "workers",
+    "dataloader_prefetch_factor": "prefetch",
+    "dataloader_pin_memory": "pin_memory",
     "torch_compile": "compile",
     "deepspeed": "deepspeed",
 }

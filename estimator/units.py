@@ -21,6 +21,7 @@ class DType(enum.Enum):
     float16 = ("float16", 2)
     bfloat16 = ("bfloat16", 2)
     int64 = ("int64", 8)
+    int32 = ("int32", 4)
     uint8 = ("uint8", 1)
     bool = ("bool", 1)
 

@@ -1,6 +1,7 @@
 """Measure training steps on a CUDA device: rows of ``data/measurements``.
 
     python scripts/measure_cuda.py GPU OUT.json < SETTINGS.jsonl      # one JSON object of settings per line
+    python scripts/measure_cuda.py GPU OUT.json --phases < SETTINGS.jsonl      # evaluation, resuming, last batches
 
 Runs where torch sees a CUDA device, or believes that it does. A worker measures one configuration after the other, and
 is replaced as soon as one leaves memory behind or fails.
@@ -20,7 +21,9 @@ PACKAGES = ("torch", "torchvision", "timm", "transformers", "accelerate", "peft"
 def work() -> None:
     """The worker: settings in, one line of JSON out for each."""
     from vitmem.settings import TrainSettings
-    from vitmem.validate.cuda import measure
+    from vitmem.validate import cuda, cuda_phases
+
+    measure = cuda_phases.measure if "--phases" in sys.argv else cuda.measure
 
     for line in sys.stdin:
         try:
@@ -34,7 +37,7 @@ class Worker:
     """A child that measures until it is dirty."""
 
     def __init__(self) -> None:
-        command = [sys.executable, __file__, "--work"]
+        command = [sys.executable, __file__, "--work", *sys.argv[3:]]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def measured(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +65,7 @@ def versions() -> dict[str, str]:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--work"]:
+    if sys.argv[1] == "--work":
         return work()
     gpu, path = sys.argv[1], Path(sys.argv[2])
     rows, worker, fresh = [], Worker(), True

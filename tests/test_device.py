@@ -8,7 +8,7 @@ import pytest
 import vitmem
 from vitmem.allocator import AllocatorConfig
 from vitmem.cli import main
-from vitmem.device import Device, device_of, verdict
+from vitmem.device import Device, device_of, run_of, verdict
 from vitmem.errors import InvalidRequest, NotModelled, UnknownName
 from vitmem.gpus import Context, find
 from vitmem.kernels import Gpu
@@ -32,6 +32,10 @@ def ledger(*events):
     )
 
 
+def training(made):
+    return run_of(made, (("training", len(made.events)),), None)
+
+
 def device(total_mib, low=10, expected=20, high=30):
     context = Context(low_bytes=low * MIB, expected_bytes=expected * MIB, high_bytes=high * MIB)
     return Device(name="a", gpu=Gpu(), total_bytes=total_mib * MIB, context=context, allocator=AllocatorConfig())
@@ -44,7 +48,7 @@ def device(total_mib, low=10, expected=20, high=30):
 def test_the_verdict_follows_what_the_context_may_take(total_mib, fits, headroom_mib):
     # GIVEN 30 + 50 MiB at once, and a context of 10 to 30 MiB
     run = ledger(0, 1)
-    document, reserved = verdict(device(total_mib), run, replay(run))
+    document, reserved = verdict(device(total_mib), [training(run)])
     assert (document["fits"], reserved) == (fits, 80 * MIB)
     assert document["headroom_bytes"] == headroom_mib * MIB
     assert document["usable_bytes"] == (total_mib - 20) * MIB
@@ -54,8 +58,25 @@ def test_cached_memory_is_given_back_before_it_runs_out():
     # GIVEN 30 MiB that are freed before 50 MiB are asked for: 80 MiB cached, 50 needed
     run = ledger(0, ~0, 1)
     assert replay(run).reserved_bytes == 80 * MIB
-    document, reserved = verdict(device(90), run, replay(run))
+    document, reserved = verdict(device(90), [training(run)])
     assert (document["fits"], document["num_alloc_retries"], reserved) == ("yes", 1, 50 * MIB)
+
+
+def test_the_worst_part_of_the_worst_run_decides():
+    # GIVEN a training of 30 MiB, an evaluation of 56, a resumed run of 50, and a context of 10 to 30 MiB
+    course = run_of(ledger(0, 2, ~0, ~2), (("training", 1), ("evaluation", 4)), None)
+    resumed = run_of(ledger(1, ~1), (("resume", 2),), None)
+    found = [verdict(device(total), [course, resumed]) for total in (90, 80, 64)]
+    assert [(document["fits"], document["phase"]) for document, _ in found] == [
+        ("yes", "evaluation"),
+        ("borderline", "evaluation"),
+        ("no", "evaluation"),
+    ]
+    assert [document["headroom_bytes"] for document, _ in found] == [14 * MIB, 4 * MIB, -12 * MIB]
+    assert {reserved for _, reserved in found} == {30 * MIB}  # training alone
+    # AND a resumed run that is larger than the evaluation
+    document, reserved = verdict(device(90), [course, run_of(ledger(1, 2), (("resume", 2),), None)])
+    assert (document["fits"], document["phase"], reserved) == ("borderline", "resume", 30 * MIB)
 
 
 def test_without_a_device_there_is_no_verdict():
@@ -121,7 +142,8 @@ def test_expandable_segments_change_what_is_reserved_and_nothing_else():
 
 
 def test_what_an_old_gpu_lacks_is_a_warning():
-    (emulated,) = vitmem.estimate(**SMALL, precision="bf16", gpu="t4").warnings
+    small = {**SMALL, "eval_bs": 4}
+    (emulated,) = vitmem.estimate(**small, precision="bf16", gpu="t4").warnings
     assert "no bf16" in emulated
-    assert vitmem.estimate(**SMALL, precision="fp16", gpu="t4").warnings == ()
-    assert "do not run" in vitmem.estimate(**SMALL, precision="fp16", gpu="v100-16g").warnings[0]
+    assert vitmem.estimate(**small, precision="fp16", gpu="t4").warnings == ()
+    assert "do not run" in vitmem.estimate(**small, precision="fp16", gpu="v100-16g").warnings[0]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import vitmem
 
-FILES = sorted((Path(__file__).parents[1] / "data" / "measurements").glob("null_*.json"))
+FILES = sorted((Path(__file__).parents[1] / "data" / "measurements").glob("null_[!p]*.json"))
 ROWS = [
     (measured["gpu"], row)
     for measured in (json.loads(path.read_text()) for path in FILES)
@@ -22,29 +23,20 @@ def title(row):
 
 
 def test_there_are_enough_rows_of_every_generation():
-    assert len(ROWS) >= 400
-    assert {gpu for gpu, _ in ROWS} == {"a100-40g", "t4", "rtx3090", "l4", "h100-80g"}
+    assert len(ROWS) >= 1300
+    num_rows = Counter(gpu for gpu, _ in ROWS)
+    assert {gpu for gpu, num in num_rows.items() if num >= 200} >= {"a100-40g", "rtx4090", "h200", "rtx5090"}
+    assert {gpu for gpu, _ in ROWS} >= {"a100-40g", "t4", "rtx3090", "l4", "h100-80g"}
 
 
-#: Rows that are not equal in every figure, by what they have in common. One that becomes equal leaves the list.
-TITLES = {
-    # the math kernel with a learnt mask: head sizes 12 and 15, which no fused kernel takes
-    "bs=2 depth=2 dim=144 heads=12 beit_base_patch16_224 grad_checkpointing=True precision=bf16",
-    "bs=2 depth=2 dim=180 heads=12 beit_base_patch16_224 attn_dropout=0.1 precision=fp32",
-    # transformers' BEiT and Data2Vec: not traced
-    "depth=2 dim=48 heads=3 mlp_ratio=2.0 microsoft/beit-base-patch16-224 res=144x112 bs=1 precision=pure-bf16",
-    "bs=2 depth=3 res=96 dim=48 heads=3 mlp_ratio=2.0 microsoft/beit-base-patch16-224-pt22k freeze_layers=1 "
-    "precision=fp16",
-    "bs=2 depth=2 microsoft/beit-base-patch16-224-pt22k precision=fp32 attn=eager",
-    "bs=2 depth=2 facebook/data2vec-vision-base precision=fp32 attn=sdpa",
-    # not traced
-    "bs=2 depth=2 facebook/dinov2-with-registers-giant res=512 precision=bf16 loop=plain",
-    "bs=2 depth=2 facebook/dinov3-vits16-pretrain-lvd1689m res=100x75 precision=bf16 loop=timm",
-    "bs=1 microsoft/swinv2-tiny-patch4-window8-256 res=110x94 precision=fp16 loop=timm",
-    "bs=2 microsoft/swin-tiny-patch4-window7-224 res=96 window=3 grad_checkpointing=True "
-    "precision=bf16 freeze_layers=3",
+def test_forced_attention_kernels_are_among_them():
+    assert {row["settings"].get("sdpa_kernel") for _, row in ROWS} >= {"flash", "efficient", "cudnn", "math"}
+
+
+#: Where reserved differs by one segment of 2 MiB, although every allocation is equal: not traced.
+ONE_SEGMENT = {
+    ("t4", "swin_tiny_patch4_window7_224 bs=6 precision=pure-bf16 loop=trainer res=448 attn=sdpa drop_path=0.2"),
 }
-MISSES = {frozenset(known.split()) for known in TITLES}
 
 
 def differences(gpu, row):
@@ -60,15 +52,5 @@ def differences(gpu, row):
 @pytest.mark.parametrize(("gpu", "row"), ROWS, ids=[f"{gpu} {title(row)}" for gpu, row in ROWS])
 def test_what_the_allocator_hands_out_and_reserves(gpu, row):
     allocated, reserved, others = differences(gpu, row)
-    if frozenset(title(row).split()) not in MISSES:
-        assert (allocated, reserved, set(others)) == (0, 0, {0})
-    assert abs(allocated) <= 0.011 * row["allocated_bytes"]
-    assert abs(reserved) <= 0.02 * row["reserved_bytes"]
-
-
-def test_every_miss_is_one():
-    missed = {frozenset(title(row).split()) for gpu, row in ROWS if frozenset(title(row).split()) in MISSES}
-    assert missed == MISSES
-    for miss in MISSES:
-        found = [differences(gpu, row) for gpu, row in ROWS if frozenset(title(row).split()) == miss]
-        assert any(allocated or reserved or any(others) for allocated, reserved, others in found), sorted(miss)
+    assert (allocated, set(others)) == (0, {0})
+    assert reserved == (-(2**21) if (gpu, title(row)) in ONE_SEGMENT else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vitmem.allocator import AllocatorConfig, rounded
 from vitmem.ledger import Ledger, with_last_step_again
 from vitmem.replay import replay
-from vitmem.timeline import allocated_peak, layer_peaks, phase_summaries, snapshot
+from vitmem.timeline import allocated_peak, layer_peaks, phase_summaries, raised_peak, snapshot
 
 BLOCKS = (1024, 2048, 512, 512)
 
@@ -38,6 +38,12 @@ def test_a_workspace_counts_as_allocated_but_not_as_a_tensor():
     assert summary.allocated_peak.total_bytes == 1024 + 2048 + 512
     assert summary.allocated_peak.event == 3
     assert summary.tensor_peak.event == 2
+
+
+def test_what_is_borrowed_unseen_raises_the_peak_only_where_it_reaches_above_it():
+    played = ledger(0, 1, ~1, 2)  # 1024, 3072, 1024, 1536 bytes
+    assert raised_peak(played, 0, [(1, 2048), (3, 2048), (4, 512)]) == 0
+    assert raised_peak(played, 0, [(1, 2048), (4, 2048)]) == 512
 
 
 def test_of_two_equal_moments_the_first_is_the_peak():

@@ -128,10 +128,9 @@ def _cudnn(call: _Call) -> Tensor:
 
 
 def _saves(call: _Call) -> bool:
-    """Whether the kernel writes the log-sum-exp that a backward pass needs; the mask is not asked
-    (``should_compute_logsumexp``)."""
-    tensors = (call.query, call.key, call.value)
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    """Whether the kernel writes the log-sum-exp that a backward pass needs: also for a mask alone that is learnt."""
+    tensors = (call.query, call.key, call.value, call.attn_mask)
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
 def _math(call: _Call) -> Tensor:

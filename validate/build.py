@@ -170,18 +170,27 @@ def _adapted(built: Built, settings: TrainSettings, device: str) -> Built:
 # activation checkpointing
 
 
+def _without_checkpointing(built: Built) -> str:
+    """What to type instead, where the class has no checkpointing."""
+    has_it = "vit_base_patch16_224 or swin_tiny_patch4_window7_224 of timm have it"
+    return (
+        f"{type(built.core).__name__} of {built.library} has no gradient checkpointing; leave it out and lower --bs "
+        f"with --accum, or --precision bf16, or take a model that has it: {has_it}"
+    )
+
+
 def _checkpoint(built: Built, first: int | None) -> None:
     """The library's own switch; with ``first``, the same checkpoint function on the first blocks only."""
     if built.library == "transformers":
         build_transformers.enable_checkpointing(built.library_model, first)
         return
-    if not hasattr(built.core, "set_grad_checkpointing"):
-        raise InvalidRequest(
-            f"{type(built.core).__name__} of {built.library} has no gradient checkpointing; use a model that has it"
-        )
-    if first is None:
+    try:
         built.core.set_grad_checkpointing(True)
+    except (AssertionError, AttributeError) as error:  # classes without it assert that nobody asks, or have no switch
+        raise InvalidRequest(_without_checkpointing(built)) from error
+    if first is None:
         return
+    built.core.set_grad_checkpointing(False)
     from timm.models._manipulate import checkpoint
 
     for block in build_timm.blocks(built.library_model)[:first]:

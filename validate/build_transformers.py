@@ -108,7 +108,11 @@ def enable_checkpointing(model: Any, first: int | None) -> None:
     try:
         model.gradient_checkpointing_enable()
     except ValueError as error:
-        raise InvalidRequest(f"{type(model).__name__} has no gradient checkpointing: {error}") from error
+        raise InvalidRequest(
+            f"{type(model).__name__} has no gradient checkpointing; leave it out and lower --bs with --accum, or "
+            "--precision bf16, or take a model that has it: google/vit-base-patch16-224 or microsoft/swin-tiny-patch4-"
+            "window7-224"
+        ) from error
     if first is None:
         return
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]

@@ -20,17 +20,28 @@ from vitmem.errors import DoesNotFit, NotModelled
 from vitmem.settings import TrainSettings
 
 from .build import Built, build_model, named_refusals
+from .events import PHASES
 from .loops import LOOPS, STEPS, Job
 from .optim import make_optimizer
 
 if TYPE_CHECKING:
-    from .compiled import Partition, SavedTensor
+    from .compiled import Partition
 
-__all__ = ["CompiledGraphs", "CudaMeasurement", "OutOfMemory", "measure"]
+__all__ = [
+    "DEVICE",
+    "CompiledGraphs",
+    "CudaJob",
+    "CudaMeasurement",
+    "OutOfMemory",
+    "Peaks",
+    "clean",
+    "kernel",
+    "measure",
+]
 
 DEVICE = "cuda"
 
-_SDPA = {
+SDPA_KERNELS = {
     "flash": SDPBackend.FLASH_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
     "cudnn": SDPBackend.CUDNN_ATTENTION,
@@ -81,7 +92,6 @@ class CompiledGraphs:
     num_compiled: int
     saved_activation_bytes: int
     saved_weight_bytes: int
-    saved: tuple[SavedTensor, ...]
 
 
 class CudaJob(Job):
@@ -98,8 +108,14 @@ class CudaJob(Job):
     def scaler(self) -> torch.amp.GradScaler:
         return torch.amp.GradScaler(DEVICE, enabled=self.settings.precision == "fp16")
 
+    def inference(self) -> AbstractContextManager[Any]:
+        return torch.inference_mode()
 
-class _Peaks:
+    def empty_cache(self) -> None:
+        torch.cuda.empty_cache()
+
+
+class Peaks:
     """A ``vitmem.validate.loops.Recorder`` that reads the allocator's peaks between phases."""
 
     def __init__(self) -> None:
@@ -107,7 +123,7 @@ class _Peaks:
         self.step: int | None = None
         self.phase = "setup"
         self.allocated: dict[tuple[int | None, str], int] = {}
-        self.reserved = 0
+        self.reserved: dict[tuple[int | None, str], int] = {}
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -118,7 +134,7 @@ class _Peaks:
         yield
         place = self.step, phase
         self.allocated[place] = max(self.allocated.get(place, 0), torch.cuda.max_memory_allocated())
-        self.reserved = max(self.reserved, torch.cuda.max_memory_reserved())
+        self.reserved[place] = max(self.reserved.get(place, 0), torch.cuda.max_memory_reserved())
 
     def inputs(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -141,8 +157,8 @@ class _Peaks:
             raise OutOfMemory(str(error), phase=self.phase, step=self.step) from error
 
     def phases(self, step: int) -> dict[str, int]:
-        """The phases of one step, without what the loop makes before it."""
-        return {phase: peak for (at, phase), peak in self.allocated.items() if at == step and phase != "loop"}
+        """The phases of one step, without what comes before it or after it."""
+        return {phase: peak for (at, phase), peak in self.allocated.items() if at == step and phase in PHASES}
 
 
 def measure(settings: TrainSettings) -> CudaMeasurement:
@@ -152,11 +168,11 @@ def measure(settings: TrainSettings) -> CudaMeasurement:
     """
     if not torch.cuda.is_available():
         raise NotModelled("torch sees no CUDA device here; use --backend meta")
-    left = _clean()
+    left = clean()
     retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
     built = build_model(settings, "cpu")
-    peaks = _Peaks()
-    with named_refusals(settings, "trained"), peaks.running_out(), _kernel(settings):
+    peaks = Peaks()
+    with named_refusals(settings, "trained"), peaks.running_out(), kernel(settings):
         built.model.to(DEVICE)
         optimizer = make_optimizer(settings, built.model)
         with _compiling(settings, built) as (called, peaks.partition):
@@ -167,7 +183,7 @@ def measure(settings: TrainSettings) -> CudaMeasurement:
         allocated_bytes=max(phases.values()),
         phases=phases,
         first_step_bytes=max(peaks.phases(0).values()),
-        reserved_bytes=peaks.reserved,
+        reserved_bytes=max(peaks.reserved.values()),
         num_alloc_retries=torch.cuda.memory_stats()["num_alloc_retries"] - retries,
         left_bytes=left,
         compiled=None if peaks.partition is None else _graphs(peaks.partition),
@@ -193,16 +209,15 @@ def _graphs(partition: Partition) -> CompiledGraphs:
         num_compiled=partition.num_compiled,
         saved_activation_bytes=partition.num_bytes(of_weights=False),
         saved_weight_bytes=partition.num_bytes(of_weights=True),
-        saved=tuple(partition.tensors),
     )
 
 
-def _kernel(settings: TrainSettings) -> AbstractContextManager[None]:
+def kernel(settings: TrainSettings) -> AbstractContextManager[None]:
     """``--sdpa-kernel``: PyTorch's own switch, which refuses what the kernel cannot do."""
-    return nullcontext() if settings.sdpa_kernel == "auto" else sdpa_kernel(_SDPA[settings.sdpa_kernel])
+    return nullcontext() if settings.sdpa_kernel == "auto" else sdpa_kernel(SDPA_KERNELS[settings.sdpa_kernel])
 
 
-def _clean() -> int:
+def clean() -> int:
     """Give back what an earlier measurement left, cuBLAS workspaces included; the bytes that stay."""
     gc.collect()
     torch._C._cuda_clearCublasWorkspaces()

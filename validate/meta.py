@@ -20,15 +20,16 @@ from .attention import SdpaChoice
 from .autocast import CudaSemantics
 from .build import build_model, named_refusals
 from .caches import forget_cached_tensors
-from .events import Allocation, Span
+from .events import Allocation, Span, peak_within
 from .loops import LOOPS, Job
 from .measurement import Measurement
 from .optim import make_optimizer
+from .phases import eval_sizes, last_sizes, on_host
 from .summary import summarise
 from .versions import versions
 from .watch import Watch
 
-__all__ = ["Rehearsal", "measure", "rehearse"]
+__all__ = ["Rehearsal", "measure", "rehearse", "resume_bytes"]
 
 DEVICE = "meta"
 
@@ -66,7 +67,14 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         optimizer = make_optimizer(settings, built.model)
         watch = Watch(built, optimizer)
         semantics = CudaSemantics(watch.tracker, sdpa, cuda=cuda)
-        job = Job(settings=settings, built=built, optimizer=optimizer, device=DEVICE)
+        job = Job(
+            settings=settings,
+            built=built,
+            optimizer=optimizer,
+            device=DEVICE,
+            last_sizes=last_sizes(settings),
+            eval_sizes=eval_sizes(settings, built) if cuda else (),
+        )
         with named_refusals(settings, "trained"), watch.tracker, semantics.active():
             LOOPS[settings.loop](job, watch)
     return Rehearsal(
@@ -79,6 +87,27 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         sdpa_calls=dict(sdpa.calls),
         resolved=built.resolved,
     )
+
+
+def resume_bytes(settings: TrainSettings) -> int:
+    """The largest moment of a run that a checkpoint's optimizer state begins, up to the end of its first step."""
+    with _quiet(), _as_on_cuda():
+        checkpoint = on_host(_followed(settings, None).optimizer.state_dict())
+        watch = _followed(settings, checkpoint)
+    return max(peak_within(watch.tracker.events, span).bytes for span in watch.tracker.spans)
+
+
+def _followed(settings: TrainSettings, checkpoint: dict[str, Any] | None) -> Watch:
+    """One step of the real model, from ``checkpoint`` on."""
+    built = build_model(settings, DEVICE)
+    forget_cached_tensors(built.model)
+    optimizer = make_optimizer(settings, built.model)
+    watch = Watch(built, optimizer)
+    semantics = CudaSemantics(watch.tracker, SdpaChoice(kernel=settings.sdpa_kernel))
+    job = Job(settings=settings, built=built, optimizer=optimizer, device=DEVICE, checkpoint=checkpoint, num_steps=1)
+    with named_refusals(settings, "trained"), watch.tracker, semantics.active():
+        LOOPS[settings.loop](job, watch)
+    return watch
 
 
 @contextlib.contextmanager

@@ -18,10 +18,12 @@ __all__ = ["estimate"]
 #: What a rehearsal on the meta device cannot show.
 _UNSEEN = ("workspaces", "rounding")
 
+_PHASES = ("forward", "backward", "optimizer_step", "first_step", "evaluation", "resume", "last_batch")
+
 _NOT_MODELLED = (
     "allocated, reserved and device memory: rounding, kernels' workspaces, the caching allocator, the CUDA context",
     "what cuDNN keeps between forward and backward, such as a batch norm's reserve",
-    "evaluation, the first step, and resuming from a checkpoint",
+    "resuming from a checkpoint",
 )
 
 
@@ -88,7 +90,7 @@ def _kinds(measured: Measurement) -> Mapping[str, int | None]:
 
 def _phases(measured: Measurement) -> Mapping[str, PhasePeak | None]:
     known = {name: PhasePeak(tensor_bytes=size, allocated_bytes=None) for name, size in measured.phases.items()}
-    return {**known, "first_step": None, "evaluation": None, "resume": None}
+    return dict.fromkeys(_PHASES) | known
 
 
 def _states(measured: Measurement) -> States:

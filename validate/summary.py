@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from .events import PHASES, Allocation, Moment, Span, kinds_at, live_at, peak_within
 from .layers import MODEL
+from .loops import STEPS
 from .measurement import MeasuredLayer, MeasuredStates, Measurement
 from .watch import Watch
 
@@ -26,7 +27,7 @@ def summarise(watch: Watch, *, backend: str, device: str, versions: Mapping[str,
         peak_phase=phase,
         peak_layer=MODEL if peak.newest is None else peak.newest.layer,
         at_peak=kinds_at(events, peak.tick),
-        phases={name: moment.bytes for name, moment in peaks.items()},
+        phases={name: moment.bytes for name, moment in peaks.items()} | _others(watch),
         states=_states(watch),
         layers=_layers(watch),
         num_parameters=sum(p.numel() for p in parameters),
@@ -35,6 +36,15 @@ def summarise(watch: Watch, *, backend: str, device: str, versions: Mapping[str,
         device=device,
         notes=("attention kernels and autocast follow CUDA's sm80 generation",),
     )
+
+
+def _others(watch: Watch) -> dict[str, int]:
+    """The first step, and what was played besides steps."""
+    spans = {"first_step": watch.spans_of(0)}
+    if watch.num_steps > STEPS:
+        spans["last_batch"] = watch.spans_of(STEPS)
+    spans |= {name: watch.spans_named(name) for name in ("evaluation",)}
+    return {name: _highest(watch.tracker.events, found).bytes for name, found in spans.items() if found}
 
 
 def _highest(events: list[Allocation], spans: list[Span]) -> Moment:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .build import Built
-from .events import Allocation, Span
+from .events import PHASES, Allocation, Span
 from .layers import layer_of
 from .loops import STEPS
 from .tracker import Tracker
@@ -19,24 +19,43 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """A ``vitmem.validate.loops.Recorder`` over the tracker; milestones are those of the last step that ran."""
+    """A ``vitmem.validate.loops.Recorder`` over the tracker; milestones are those of the reported step.
 
-    def __init__(self, built: Built, optimizer: torch.optim.Optimizer) -> None:
+    ``last`` is that step, counted from 0: the steps before it lead to it, later ones are only followed.
+    """
+
+    def __init__(self, built: Built, optimizer: torch.optim.Optimizer, last: int = STEPS - 1) -> None:
         self.built = built
         self.tracker = Tracker()
         self.forward_tick = self.backward_tick = self.step_tick = 0
         self.held: tuple[Allocation, ...] = ()
         self.gradient_bytes = self.optimizer_bytes = 0
-        self._optimizer = optimizer
-        self._first_span = 0
+        self.optimizer = optimizer
         self._averages: list[tuple[str, Tensor]] = []
+        self._last = last
+        self._step = 0
+        self._starts: list[int] = []
         self._owned = {id(p): name for name, p in built.model.named_parameters()}
         self._adopt_model()
 
     @property
     def spans(self) -> list[Span]:
         """The phases of the reported step, in order."""
-        return self.tracker.spans[self._first_span :]
+        return self.spans_of(self._last)
+
+    @property
+    def num_steps(self) -> int:
+        """The steps that began."""
+        return len(self._starts)
+
+    def spans_of(self, step: int) -> list[Span]:
+        """The phases of a step, in order; an evaluation belongs to none."""
+        starts = [*self._starts, len(self.tracker.spans)]
+        return [span for span in self.tracker.spans[starts[step] : starts[step + 1]] if span.phase in PHASES]
+
+    def spans_named(self, phase: str) -> list[Span]:
+        """Every span of a phase."""
+        return [span for span in self.tracker.spans if span.phase == phase]
 
     def layer(self, path: str) -> str:
         """The row of the table for a module's path."""
@@ -72,13 +91,15 @@ class Watch:
             self.tracker.adopt(tensor, kind="optimizer_state", layer=self._layer_of_tensor(name))
 
     def step_begins(self, step: int) -> None:
-        """The reported step is the last."""
-        if step == STEPS - 1:
-            self._first_span = len(self.tracker.spans)
+        """Steps are counted from 0."""
+        self._step = step
+        self._starts.append(len(self.tracker.spans))
 
     def forward_ended(self, *held: Tensor) -> None:
         """``held`` are the loss and logits that a name of the loop keeps."""
         self.tracker.settle()
+        if self._step > self._last:
+            return
         self.forward_tick = self.tracker.tick
         events = (self.tracker.find(tensor) for tensor in held)
         self.held = tuple(event for event in events if event is not None)
@@ -86,16 +107,18 @@ class Watch:
     def backward_ended(self) -> None:
         """Whatever is a gradient now has been one since it was born."""
         self.tracker.settle()
-        self.backward_tick = self.tracker.tick
         gradients = [(name, p.grad) for name, p in self.built.model.named_parameters() if p.grad is not None]
         for name, gradient in gradients:
             self.tracker.adopt(gradient, kind="gradients", layer=self._layer_of_tensor(name))
+        if self._step > self._last:
+            return
+        self.backward_tick = self.tracker.tick
         self.gradient_bytes = self._allocated_bytes(gradient for _, gradient in gradients)
 
     def stepped(self) -> None:
         """The optimizer's states on the device, named after the parameter that they belong to."""
         self.tracker.settle()
-        states = [(self._owned[id(p)], t) for p, state in self._optimizer.state.items() for t in _tensors(state)]
+        states = [(self._owned[id(p)], t) for p, state in self.optimizer.state.items() for t in _tensors(state)]
         for name, tensor in states:
             self.tracker.adopt(tensor, kind="optimizer_state", layer=self._layer_of_tensor(name))
         self.optimizer_bytes = self._allocated_bytes(tensor for _, tensor in (*states, *self._averages))

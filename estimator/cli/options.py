@@ -35,6 +35,10 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("res", "PX|HxW", "training image size in pixels, as 512 or 512x384 (height x width)"),
         ("bs", "N", "images per GPU per micro-step"),
         ("accum", "N", "gradient accumulation micro-steps"),
+        ("train_samples", "N", "images of an epoch, for its smaller last step"),
+        ("eval_bs", "N", "images per GPU in an evaluation's batch; the loop's own if left out"),
+        ("eval_samples", "N", "images of an evaluation; three batches if left out"),
+        ("eval_accum", "N", "Trainer's eval_accumulation_steps: batches until results go to the host"),
     ),
     "Model": _rows(
         ("patch", "N", "patch size in pixels"),
@@ -80,12 +84,16 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("gpu", "NAME", "the GPU it must fit into"),
         ("memory", "SIZE", "the memory it must fit into, as 24GiB"),
         ("alloc_conf", "CONF", "PYTORCH_CUDA_ALLOC_CONF, as expandable_segments:True"),
+        ("torch", "X.Y", "the version of PyTorch that trains"),
+        ("workers", "N", "processes of the data loader; the loop's own if left out"),
+        ("prefetch", "N", "batches that each of them makes ahead"),
+        ("pin_memory", None, "the data loader pins its batches; the loop's own if left out"),
     ),
 }
 
 _FIELDS = {field.name: field for field in dataclasses.fields(TrainSettings)}
 #: Types of fields whose values are parsed by TrainSettings, from the text as it stands.
-_TEXTS = ("str | None", "tuple[int, int] | None", "tuple[str, ...] | None")
+_TEXTS = ("str", "str | None", "tuple[int, int] | None", "tuple[str, ...] | None")
 
 
 if TYPE_CHECKING:
@@ -175,7 +183,7 @@ def _option(row: Row) -> Callable[[_Decorated], _Decorated]:
     flag = row.name.replace("_", "-")
     default = _FIELDS[row.name].default
     help_ = row.help if default is None or isinstance(default, bool) else f"{row.help}  [default: {default}]"
-    if isinstance(default, bool):
+    if _FIELDS[row.name].type in ("bool", "bool | None"):
         return click.option(f"--{flag}/--no-{flag}", row.name, default=None, help=help_)
     choices = CHOICES.get(row.name, ())
     metavar = row.metavar or f"[{'|'.join(choices)}]"

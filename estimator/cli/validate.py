@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
 from ..extra import real_libraries
+from ..generations import Torch
 from ..validate.backends import AUTO, BACKENDS, Run
 from .null_device import null_device, null_options
 from .options import SectionedCommand, model_argument, setting_options, settings_of
 from .output import emit, json_option, out_options, target_of
 
 if TYPE_CHECKING:
+    from ..report.files import Target
+    from ..result import Estimate
+    from ..settings import TrainSettings
     from ..validate.measurement import Measured
 
 __all__ = ["command"]
@@ -30,6 +34,7 @@ _NAMES = ("auto", *BACKENDS)
     "--tolerance", default="0.001", metavar="X", help="largest relative difference that passes  [default: 0.001]"
 )
 @null_options
+@click.option("--corpus", is_flag=True, help="replay the measurements that ship with vitmem instead")
 @json_option
 @out_options
 def command(
@@ -39,6 +44,7 @@ def command(
     tolerance: str,
     cudnn_workspace: str,
     timeout: float,
+    corpus: bool,
     as_json: bool,
     out: str | None,
     force: bool,
@@ -48,20 +54,18 @@ def command(
 
     The meta backend rehearses the step of the real model without data and without a device. The null backend runs it in
     PyTorch's CUDA build on the GPU that --gpu names and that need not be there (--force: also beside a real one); cuda
-    runs it on a real one.
+    runs it on a real one. With --corpus nothing runs: every stored measurement is compared with its estimate.
     Exit codes: 0 passed, 2 bad usage, 3 beyond the tolerance, 4 cannot say.
     """
     target = target_of(out, force)
+    if corpus:
+        return _corpus(model, given, as_json=as_json, target=target)
     allowed = _tolerance(tolerance)
     settings = settings_of(model, given)
     measure = _backend(backend)
-    from ..pipeline import play_settings
     from ..report.comparison import comparison_report
 
-    try:
-        estimate = play_settings(settings)
-    except NoFamily as reason:
-        raise NotModelled(f"{reason}; its estimate is itself a rehearsal: there is nothing to compare") from reason
+    estimate = _estimate(settings)
     device = null_device(settings.gpu, settings.memory, cudnn_workspace)
     run = Run(settings=settings, device=device, force=force, timeout_s=timeout)
     with real_libraries("validate runs the real model"):
@@ -70,6 +74,30 @@ def command(
         comparison = compare(estimate, measure(run), allowed)
     emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
     return 0 if comparison.passed and not comparison.measurement.ran_out else DoesNotFit.exit_code
+
+
+def _estimate(settings: TrainSettings) -> Estimate:
+    """What the backend's figures are compared with."""
+    from ..pipeline import play_settings
+
+    if not Torch.parse(settings.torch).is_newest:
+        raise NotModelled(f"a backend runs the torch that is installed; leave out --torch {settings.torch}")
+    try:
+        return play_settings(settings)
+    except NoFamily as reason:
+        raise NotModelled(f"{reason}; its estimate is itself a rehearsal: there is nothing to compare") from reason
+
+
+def _corpus(model: str | None, given: Mapping[str, Any], *, as_json: bool, target: Target | None) -> int:
+    asked = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    if model is not None or asked:
+        raise InvalidRequest(f"--corpus replays settings of its own; leave out {', '.join(asked) or model}")
+    from ..report.corpus import corpus_report
+    from ..validate.corpus import replay
+
+    replayed = replay()
+    emit(corpus_report(replayed.to_dict()), as_json=as_json, target=target)
+    return 0 if replayed.passed else DoesNotFit.exit_code
 
 
 def _tolerance(text: str) -> float:

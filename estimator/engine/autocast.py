@@ -1,7 +1,7 @@
 """CUDA autocast: one half-precision copy per weight, kept until the outermost context ends.
 
 Source: aten/src/ATen/autocast_mode.cpp (``cached_cast``), torch 2.14: only fp32 leaves that require grad and are not
-views are cached, and only when cast to the lower dtype.
+views are cached, and only when cast to the lower dtype. In inference mode none is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cast_to_lower(x: Tensor) -> Tensor:
     if (autocast := x.run.autocast) is None or not x.dtype.is_floating or x.dtype is autocast.dtype:
         return x
     cacheable = x.dtype is DType.float32 and x.requires_grad and x.node is None and not x.is_view
-    if not cacheable:
+    if not cacheable or not x.run.caches_casts:
         return to(x, autocast.dtype)
     cached = autocast.weights.get(id(x))
     if cached is None:

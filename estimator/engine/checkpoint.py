@@ -124,6 +124,8 @@ class Held:
 def checkpoint(module: Module, args: tuple[Any, ...]) -> Any:
     """``torch.utils.checkpoint.checkpoint(module, *args, use_reentrant=False)``."""
     run = module.run
+    if not run.grad_enabled:
+        return module.run_forward(args)
     outer, run.frame = run.frame, Frame(module, args)
     result = module.run_forward(args)
     run.frame = outer

@@ -88,13 +88,9 @@ class Scope:
             self.persistent.add(path)
         return tensor
 
-    def cached(self, *shape: int, dtype: DType) -> Tensor:
-        """What the library makes in its first forward pass and keeps for good, but registers nowhere."""
-        return self._state(shape, dtype, "activations")
-
     def moving_order(self) -> list[int]:
         """The allocations of the model in the order of ``Module.to``: children first, then a module's own parameters
-        and buffers (torch/nn/modules/module.py, ``_apply``); last what is registered nowhere."""
+        and buffers (torch/nn/modules/module.py, ``_apply``)."""
         tree: dict[str, Any] = {}
         for path, tensor in (*self.parameters.items(), *self.buffers.items()):
             *modules, _ = path.split(".")
@@ -102,8 +98,7 @@ class Scope:
             for name in modules:
                 node = node.setdefault(name, {})
             node.setdefault("", []).append(tensor.storage.id)
-        order = list(_children_first(tree))
-        return order + sorted(set(self.run.events) - set(order))
+        return list(_children_first(tree))
 
     def _state(self, shape: Shape, dtype: DType, kind: str) -> Tensor:
         outer, self.run.layer = self.run.layer, self.layer

@@ -55,6 +55,12 @@ class Repeats:
             kind.blocks[id(block)] = len(kind.blocks), parameters
             block.repeats = self
 
+    def start_anew(self, full_passes: int) -> None:
+        """Training passes of another batch size follow: the last blocks' backward passes come first once more."""
+        self.full_passes = full_passes
+        for kind in self._kinds.values():
+            kind.num_calls = 0
+
     def __call__(self, block: Module, args: tuple[Any, ...]) -> Any:
         """The block's result, played or entered again."""
         run, kind = block.run, self._kinds[id(block)]

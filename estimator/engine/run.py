@@ -39,6 +39,7 @@ class Run:
         "allocations",
         "attention_kernel",
         "autocast",
+        "caches_casts",
         "events",
         "frame",
         "grad_enabled",
@@ -48,13 +49,17 @@ class Run:
         "kernels",
         "kind",
         "layer",
+        "lt_handles",
         "num_gradients",
         "parameter_dtype",
         "phases",
+        "releases",
         "sequence",
         "side",
         "steps",
         "stream",
+        "training",
+        "unknown",
         "use_hook",
     )
 
@@ -63,6 +68,8 @@ class Run:
         self.parameter_dtype = parameter_dtype
         self.autocast: Autocast | None = None
         self.grad_enabled = True
+        self.training = True
+        self.caches_casts = True
         self.use_hook: Callable[[AccumulateGrad], None] | None = None  # runs where an operator takes a leaf
         self.grad_hook: Callable[[AccumulateGrad], None] | None = None  # runs after a leaf has taken or added
         self.frame: Frame | None = None
@@ -70,24 +77,40 @@ class Run:
         self.sequence = 0  # of the last autograd node
         self.in_backward = False
         self.handles: dict[bool, Storage] = {}  # cuBLAS workspaces: of the main thread, of the autograd thread
+        self.lt_handles: dict[bool, Storage] = {}  # cuBLASLt's
         self.kind = "temporaries"
         self.layer = "model"
         self.num_gradients = 0  # that leaves have taken
         self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
         self.events: list[int] = []
         self.stream = 0
-        self.side: set[int] = set()  # the allocations of a stream other than the main one
+        self.side: dict[int, int] = {}  # the allocations of other streams than the main one, with their stream
+        self.releases: list[int] = []  # the events before which the allocator gave back what it had cached
         self.phases: list[tuple[str, int]] = []
         self.steps: list[int] = []  # the phases with which a training step begins
+        self.unknown: list[tuple[int, int]] = []  # (events before it, at most so many bytes) a kernel borrows unseen
 
     def workspace(self, *sizes: int) -> list[Storage]:
         """Memory a kernel borrows from the allocator: counted as allocated, not as a tensor. Drop it to free it."""
         return [Storage(self, num_bytes, "workspaces") for num_bytes in sizes if num_bytes > 0]
 
+    def unknown_workspace(self, at_most_bytes: int) -> None:
+        """A kernel borrows here what nobody can say: it is no allocation, and what it could do to the peak is kept."""
+        self.unknown.append((len(self.events), at_most_bytes))
+
     def use_cublas(self) -> None:
         """The calling thread's workspace, from its first matrix product on and for good."""
-        if self.in_backward not in self.handles:
-            self.handles[self.in_backward] = Storage(self, self.kernels.cublas_workspace_bytes, "workspaces")
+        if self.in_backward not in self.handles and (num_bytes := self.kernels.cublas_workspace_bytes):
+            self.handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
+
+    def use_cublas_lt(self) -> list[Storage]:
+        """cuBLASLt's own workspace, where it has one: for a call (drop it), or the calling thread's for good."""
+        num_bytes = self.kernels.lt_workspace_bytes
+        if not self.kernels.torch.has("lt_workspace_is_kept"):
+            return self.workspace(num_bytes)
+        if self.in_backward not in self.lt_handles and num_bytes:
+            self.lt_handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
+        return []
 
     def start_phase(self, name: str, *, kind: str) -> None:
         """From here on allocations belong to phase ``name`` and are of ``kind`` unless they say otherwise."""
@@ -99,9 +122,9 @@ class Run:
         self.steps.append(len(self.phases))
 
     @contextmanager
-    def side_stream(self) -> Iterator[None]:
+    def side_stream(self, stream: int = 1) -> Iterator[None]:
         """``torch.cuda.stream(...)``: what is made inside comes from blocks of its own."""
-        self.stream = 1
+        self.stream = stream
         try:
             yield
         finally:
@@ -116,11 +139,34 @@ class Run:
         finally:
             self.grad_enabled = before
 
+    @contextmanager
+    def evaluation(self, *, inference: bool = False) -> Iterator[None]:
+        """``model.eval()`` under ``torch.no_grad()``: nothing is dropped and nothing is saved.
+
+        ``inference``: under ``torch.inference_mode()``, where autocast keeps no copies of weights.
+        """
+        kernel, self.training, self.caches_casts = self.attention_kernel, False, not inference
+        with self.no_grad():
+            yield
+        self.attention_kernel, self.training, self.caches_casts = kernel, True, True
+
+    def empty_cache(self) -> None:
+        """``torch.cuda.empty_cache()``."""
+        self.releases.append(len(self.events))
+
     @property
     def modes(self) -> tuple[object, ...]:
         """All that decides what the same call on equal tensors does: another mode belongs here too."""
         autocast = None if self.autocast is None else self.autocast.dtype
-        return self.grad_enabled, autocast, self.kind, self.stream, self.in_backward
+        return (
+            self.grad_enabled,
+            autocast,
+            self.kind,
+            self.stream,
+            self.in_backward,
+            self.training,
+            self.caches_casts,
+        )
 
     def ledger(self) -> Ledger:
         """What happened so far, frozen."""
@@ -132,7 +178,8 @@ class Run:
             events=tuple(self.events),
             phases=tuple(self.phases),
             steps=tuple(self.steps),
-            side=frozenset(self.side),
+            side=dict(self.side),
+            releases=tuple(self.releases),
         )
 
 
@@ -148,7 +195,7 @@ class Storage:
         run.allocations.append((num_bytes, kind or run.kind, run.layer))
         run.events.append(born)
         if run.stream:
-            run.side.add(born)
+            run.side[born] = run.stream
 
     @property
     def layer(self) -> str:

@@ -174,7 +174,7 @@ class RelativePositionBias(Module):
         tokens, heads = self.height * self.width + 1, table.shape[1]
         old_sub_table = ops.narrow(table, 0, 0, distances - 3)
         old_sub_table = ops.permute(ops.reshape(old_sub_table, 1, width, height, heads), 0, 3, 1, 2)
-        new_sub_table = ops.interpolate(old_sub_table, height, width)
+        new_sub_table = ops.interpolate(old_sub_table, height, width, mode="bilinear")
         new_sub_table = ops.reshape(ops.permute(new_sub_table, 0, 2, 3, 1), distances - 3, heads)
         new_table = ops.cat([new_sub_table, ops.narrow(table, 0, distances - 3, distances)], 0)
         bias = ops.rows_of_host_index(new_table, tokens * tokens)

@@ -22,7 +22,7 @@ class RopePositionEmbedding(Module):
         self,
         scope: Scope,
         *,
-        num_patches: int,
+        grid: tuple[int, int],
         num_frequencies: int,
         shift: float | None,
         jitter: float | None,
@@ -31,7 +31,21 @@ class RopePositionEmbedding(Module):
         super().__init__(scope)
         self.shift, self.jitter, self.rescale = shift, jitter, rescale
         self.inv_freq = scope.buffer("inv_freq", num_frequencies, dtype=scope.run.parameter_dtype)
-        self.patch_coords = scope.cached(num_patches, 2, dtype=DType.float32)
+        self.grid = grid
+        self.patch_coords: Tensor | None = None
+
+    def _patches_center_coordinates(self) -> Tensor:
+        """``get_patches_center_coordinates``, behind a cache."""
+        if self.patch_coords is None:
+            height, width = self.grid
+            coords_h = Tensor.empty(self.run, (height,), DType.float32)
+            coords_w = Tensor.empty(self.run, (width,), DType.float32)
+            coords_h = ops.mul(coords_h, 1.0)
+            coords_w = ops.mul(coords_w, 1.0)
+            coords = ops.stack([ops.expand(ops.view(coords_h, -1, 1), -1, width), ops.expand(coords_w, height, -1)], 2)
+            coords = ops.view(coords, height * width, 2)
+            self.patch_coords = ops.mul(ops.mul(coords, 1.0), 1.0)
+        return self.patch_coords
 
     def _augmented(self, coords: Tensor) -> Tensor:
         """``augment_patches_center_coordinates``: random numbers and their exponentials live until it returns."""
@@ -49,7 +63,7 @@ class RopePositionEmbedding(Module):
         return coords
 
     def forward(self, pixel_values: Tensor) -> tuple[Tensor, Tensor]:
-        patch_coords = self._augmented(self.patch_coords)
+        patch_coords = self._augmented(self._patches_center_coordinates())
         patches, frequencies = patch_coords.shape[0], self.inv_freq.shape[0]
         inv_freq = ops.view(self.inv_freq, 1, 1, frequencies)
         angles = ops.mul(ops.mul(ops.view(patch_coords, patches, 2, 1), 1.0), inv_freq)

@@ -25,6 +25,7 @@ class Plan:
     ``blocks`` are the paths of what ``--freeze-layers`` and ``--checkpoint-layers`` count, in order.
     ``head`` and ``stem`` are the rows of the classifier and of all that comes before the blocks.
     ``attn`` is what really runs, ``auto`` where eager and fused attention are mixed.
+    ``fused_evaluation``: without gradients and autocast, another kernel runs than in training, which is not modelled.
     A remainder of pixels over ``patch_size`` is ignored, or with ``pads_images`` filled up with zeros.
     """
 
@@ -41,6 +42,7 @@ class Plan:
     assumptions: tuple[str, ...] = ()
     not_modelled: tuple[str, ...] = ()
     pads_images: bool = False
+    fused_evaluation: bool = False
 
 
 def apply_overrides(config: ConfigT, settings: TrainSettings, fields: Mapping[str, str]) -> ConfigT:

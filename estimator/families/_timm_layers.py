@@ -109,7 +109,7 @@ class PatchDropout(Module):
         self.rate, self.num_prefix_tokens, self.num_keep = rate, num_prefix_tokens, num_keep
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.rate == 0:
+        if self.rate == 0 or not self.run.training:
             return x
         if not self.num_prefix_tokens:
             return ops.keep_random_tokens(x, self.num_keep)

@@ -131,8 +131,9 @@ class Embeddings(Module):
         dim = embeddings.shape[-1]
         side = int(config.num_positions**0.5)
         patch_pos_embed = ops.permute(ops.reshape(patch_pos_embed, 1, side, side, dim), 0, 3, 1, 2)
-        target_dtype = patch_pos_embed.dtype
-        patch_pos_embed = ops.to(ops.interpolate(ops.to(patch_pos_embed, DType.float32), *config.grid), target_dtype)
+        target_dtype, antialias = patch_pos_embed.dtype, self.register_tokens is not None
+        patch_pos_embed = ops.interpolate(ops.to(patch_pos_embed, DType.float32), *config.grid, antialias=antialias)
+        patch_pos_embed = ops.to(patch_pos_embed, target_dtype)
         patch_pos_embed = ops.view(ops.permute(patch_pos_embed, 0, 2, 3, 1), 1, -1, dim)
         return ops.cat([class_pos_embed, patch_pos_embed], 1)
 

@@ -58,9 +58,14 @@ class Config:
     attn: str = "sdpa"
 
     @property
+    def grid(self) -> tuple[int, int]:
+        """Patches of one image, height x width; a remainder of pixels is dropped."""
+        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+
+    @property
     def num_patches(self) -> int:
-        """Patches of one image; a remainder of pixels is dropped."""
-        return (self.image_size[0] // self.patch_size[0]) * (self.image_size[1] // self.patch_size[1])
+        """Patches of one image."""
+        return self.grid[0] * self.grid[1]
 
     @property
     def head_dim(self) -> int:
@@ -220,7 +225,7 @@ class Model(Module):
         self.embeddings = Embeddings(scope.row("embeddings"), config)
         self.rope_embeddings = RopePositionEmbedding(
             scope.row("rope_embeddings"),
-            num_patches=config.num_patches,
+            grid=config.grid,
             num_frequencies=config.num_frequencies,
             shift=config.pos_embed_shift,
             jitter=config.pos_embed_jitter,

@@ -164,7 +164,7 @@ class Eva(Module):
         if not config.no_embed_class and self.pos_embed is not None:
             x = ops.add(x, self.pos_embed)
         x = self.pos_drop(x)
-        if self.patch_drop is not None:
+        if self.patch_drop is not None and self.run.training:
             x, keep_indices = self.patch_drop(x)
             if rot_pos_embed is not None:
                 rot_pos_embed = apply_keep_indices_nlc(x, rot_pos_embed, keep_indices)

@@ -69,6 +69,7 @@ def plan(model: ModelConfig, settings: TrainSettings) -> Plan:
         head=("heads",),
         stem=("model", "conv_proj", "encoder"),
         attn="sdpa",
+        fused_evaluation=True,
         resolved={
             "patch": config.patch_size,
             "dim": config.hidden_dim,

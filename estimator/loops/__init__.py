@@ -8,26 +8,39 @@ from __future__ import annotations
 
 import dataclasses
 
+from ..generations import Torch
+from ..host import with_loader
+from ..parallel import engine_of
 from ..settings import TrainSettings
+from .evaluation import BATCHES, TRAINER_EVAL_BATCH
 from .loop import Loop, begin
 from .plain import PLAIN
 from .timm import TIMM
 from .trainer import TRAINER
 
-__all__ = ["LOOPS", "Loop", "begin", "with_defaults"]
+__all__ = ["LOOPS", "Loop", "begin", "own_optimizer", "with_defaults"]
 
 LOOPS = {"trainer": TRAINER, "timm": TIMM, "plain": PLAIN}
 
 
 def with_defaults(settings: TrainSettings) -> TrainSettings:
-    """``settings`` with the loop's own optimizer, clipping, smoothing and moment of ``zero_grad`` where the user left
-    them open."""
-    loop = LOOPS[settings.loop]
+    """``settings`` with the loop's own optimizer, clipping, smoothing, moment of ``zero_grad``, evaluation and data
+    loader where the user left them open."""
+    loop, torch = LOOPS[settings.loop], Torch.parse(settings.torch)
+    eval_bs = settings.eval_bs or (TRAINER_EVAL_BATCH if settings.loop == "trainer" else settings.bs)
     return dataclasses.replace(
-        settings,
-        optim=settings.optim or loop.optim,
-        zero_grad=settings.zero_grad or "after-step",
+        with_loader(settings),
+        optim=settings.optim or own_optimizer(settings),
+        zero_grad=settings.zero_grad or ("after-step" if torch.has("zero_grad_sets_none") else "keep"),
         clip_grad=loop.clip_grad if settings.clip_grad is None else settings.clip_grad,
         label_smoothing=loop.label_smoothing if settings.label_smoothing is None else settings.label_smoothing,
-        parallel=settings.parallel or ("ddp" if settings.gpus > 1 else "none"),
+        parallel=engine_of(settings),  # type: ignore[arg-type]
+        eval_bs=eval_bs,
+        eval_samples=settings.eval_samples or BATCHES * eval_bs,
     )
+
+
+def own_optimizer(settings: TrainSettings) -> str:
+    """The loop's own; Trainer takes the fused AdamW from torch 2.8 on (transformers 5.24, training_args.py)."""
+    name = LOOPS[settings.loop].optim
+    return "adamw_torch" if name == "adamw_torch_fused" and Torch.parse(settings.torch).version < (2, 8) else name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..engine import Tensor
@@ -12,13 +12,14 @@ from ..settings import TrainSettings
 from ..step import Step
 from .ema import AveragedModel, MakeEma
 
-__all__ = ["Loop", "average", "begin", "first_of", "named", "scaled_update", "update"]
+__all__ = ["Loop", "average", "begin", "named", "scaled_update", "update"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """``begin`` makes what the loop's names hold before the first step, ``play`` is one step.
 
+    ``evaluate`` is an evaluation between two steps, of which ``evaluation`` says how it is done.
     ``no_decay`` tells the parameters of the group without weight decay; without it there is one group. The texts say
     what the loop is, what it does without clipping, and whose EMA ``make_ema`` is.
     """
@@ -26,6 +27,7 @@ class Loop:
     optim: str
     begin: Callable[[Step], None]
     play: Callable[[Step], None]
+    evaluate: Callable[[Step], None]
     no_decay: Callable[[Step, str, Tensor], bool] | None = None
     weight_decay: bool = False
     no_decay_first: bool = False
@@ -33,6 +35,7 @@ class Loop:
     clip_grad: float = 0.0
     label_smoothing: float = 0.0
     assumption: str
+    evaluation: str
     unclipped: str = "no gradient clipping"
     ema: str
 
@@ -52,6 +55,7 @@ def begin(step: Step, loop: Loop) -> None:
     A loop of one group hands all parameters over, the others those that require grad.
     """
     step.construct_optimizer(groups_of(step, loop, step.scope.parameters if loop.no_decay is None else step.trained))
+    step.run.start_phase("loop", kind="temporaries")
     if step.settings.ema:
         step.names["ema"] = loop.make_ema(step)
     step.strategy.wrap(groups_of(step, loop, step.trained))
@@ -102,14 +106,6 @@ def scaled_update(step: Step, loop: Loop) -> None:
     update(step, loop, scaled=scaled)
     del found_inf
     average(step)
-
-
-def first_of(count: int) -> Iterator[bool]:
-    """True for the first micro-step, then False: only the first finds an earlier step's gradients.
-
-    The third and later ones repeat the second, allocation by allocation, and are not played.
-    """
-    return (micro_step == 0 for micro_step in range(min(count, 2)))
 
 
 def named(step: Step, name: str) -> Tensor:

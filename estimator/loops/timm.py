@@ -6,8 +6,9 @@ from .. import ops
 from ..engine import Tensor
 from ..step import Step
 from ..units import DType
+from . import evaluation
 from .ema import ModelEmaV3
-from .loop import Loop, first_of, named, scaled_update
+from .loop import Loop, named, scaled_update
 
 __all__ = ["TIMM"]
 
@@ -17,29 +18,20 @@ def _begin(step: Step) -> None:
     names, run = step.names, step.run
     for name in ("mean", "std"):
         names[name] = Tensor.empty(run, (1, 3, 1, 1), DType.float32, kind="inputs")
-    names["next_input"], names["next_target"] = _batch(step)
-
-
-def _batch(step: Step) -> tuple[Tensor, Tensor]:
-    """``PrefetchLoader``: bytes to the device, and a float batch from them, on a stream of its own."""
-    with step.run.side_stream():
-        pixels = step.images(DType.uint8)
-        target = step.labels()
-        batch = step.images()
-        del pixels
-    return batch, target
+    names["next_input"], names["next_target"] = evaluation.prefetched(step, step.sizes[0])
 
 
 def _fetch(step: Step) -> None:
     """The next batch first, and only then the current one moves on."""
     names = step.names
-    batch, target = _batch(step)
+    batch, target = evaluation.prefetched(step, step.sizes[0])
     names["input"], names["target"] = names["next_input"], names["next_target"]
     names["next_input"], names["next_target"] = batch, target
 
 
 def _play(step: Step) -> None:
-    for first in first_of(step.settings.accum):
+    for place in step.micro_steps:
+        first = place == 0
         step.start("forward")
         _fetch(step)
         if first and step.settings.zero_grad == "before-forward":
@@ -62,6 +54,16 @@ def _play(step: Step) -> None:
     scaled_update(step, TIMM)
 
 
+def _evaluate(step: Step) -> None:
+    """``train_one_epoch`` has returned, and its names are gone; behind ``validate`` the next epoch's loader begins."""
+    step.start("evaluation")
+    for name in ("input", "target", "next_input", "next_target", "output", "loss"):
+        step.names.pop(name, None)
+    evaluation.timm(step)
+    step.start("loop")
+    step.names["next_input"], step.names["next_target"] = evaluation.prefetched(step, step.settings.bs)
+
+
 def _criterion(step: Step, output: Tensor, target: Tensor) -> Tensor:
     """``create_classification_loss``: with mixup the loader's dense targets are smoothed already."""
     if step.settings.mixup:
@@ -80,11 +82,13 @@ TIMM = Loop(
     optim="sgd-nesterov",
     begin=_begin,
     play=_play,
+    evaluate=_evaluate,
     no_decay=_no_decay,
     weight_decay=True,
     no_decay_first=True,
     make_ema=ModelEmaV3,
     label_smoothing=0.1,
     assumption="timm 1.0.31 train.py --amp: two batches on the GPU",
+    evaluation="by train.py's validate: a loader of its own, inference_mode, nothing kept",
     ema="timm.utils.ModelEmaV3, updated after step() and zero_grad()",
 )

@@ -9,7 +9,8 @@ from ..engine import Tensor
 from ..engine.autocast import to
 from ..step import LossOf, Step
 from ..units import DType
-from .loop import Loop, average, first_of, named, update
+from . import evaluation
+from .loop import Loop, average, named, update
 
 __all__ = ["TRAINER"]
 
@@ -23,12 +24,13 @@ def _begin(step: Step) -> None:
 
 def _play(step: Step) -> None:
     step.start("forward")
-    batches = [step.batch() for _ in range(step.settings.accum)]
-    step.names["num_items"] = step.num_items()
+    batches = [step.batch(size) for size in step.sizes]
+    step.names["num_items"] = step.num_items(step.sizes)
     step.names["batches"] = batches
     if step.settings.zero_grad == "before-forward":
         step.zero_grad()
-    for first, (x, y) in zip(first_of(len(batches)), batches):
+    for place in step.micro_steps:
+        first, (x, y) = place == 0, batches[place]
         step.start("forward")
         step.strategy.before_forward(first=first)
         step.names["loss"] = _loss(step, step.strategy.prepared(x), y)
@@ -69,16 +71,51 @@ def _loss(step: Step, x: Tensor, y: Tensor | None) -> Tensor:
     return loss
 
 
+def _evaluate(step: Step) -> None:
+    step.start("evaluation")
+    evaluation.trainer(step, _predict)
+
+
+def _predict(step: Step, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """``prediction_step``: the mean of one loss is a copy; a model with its own is asked for no more."""
+    takes = step.model.takes_loss_kwargs and y is not None
+    num_items = step.num_items(x.shape[:1]) if takes else None
+    if TRAINER.smooths(step.settings) and y is not None:
+        return _smoothed_prediction(step, x, y, num_items)
+
+    def loss_of(logits: Tensor) -> Tensor:
+        assert y is not None
+        loss = ops.cross_entropy(ops.view(logits, -1, logits.shape[-1]), y)
+        return ops.div(loss, num_items) if num_items and step.model.uses_num_items else loss
+
+    with step.autocast():
+        loss, logits, *others = _model_output(step, x, loss_of)
+    converted = to(logits, DType.float32) if step.autocast_dtype else logits
+    del logits
+    loss = ops.mean(loss)
+    del others
+    return loss, None if step.model.own_loss else converted
+
+
+def _smoothed_prediction(step: Step, x: Tensor, labels: Tensor, num_items: Tensor | None) -> tuple[Tensor, Tensor]:
+    logits = _smoothed_logits(step, x)
+    loss = ops.mean(ops.label_smoother(logits, labels, num_items))
+    return loss, logits
+
+
 def _smoothed_loss(step: Step, x: Tensor, labels: Tensor) -> Tensor:
     """With ``label_smoothing_factor`` the model gets no labels, and ``LabelSmoother`` works on its fp32 logits."""
-    with step.autocast():
-        logits = step.model(x)
-    if step.autocast_dtype:
-        logits = to(logits, DType.float32)
+    logits = _smoothed_logits(step, x)
     (logits,) = step.strategy.outputs(logits)
     num_items = named(step, "num_items") if step.model.takes_loss_kwargs else None
     loss = ops.label_smoother(logits, labels, num_items)
     return loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
+
+
+def _smoothed_logits(step: Step, x: Tensor) -> Tensor:
+    with step.autocast():
+        logits = step.model(x)
+    return to(logits, DType.float32) if step.autocast_dtype else logits
 
 
 def _model_output(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, ...]:
@@ -104,9 +141,11 @@ TRAINER = Loop(
     optim="adamw_torch_fused",
     begin=_begin,
     play=_play,
+    evaluate=_evaluate,
     no_decay=_no_decay,
     clip_grad=1.0,
-    assumption="transformers 5.24 Trainer with accelerate 1.15 on torch 2.14",
+    assumption="transformers 5.24 Trainer with accelerate 1.15",
     unclipped="gradients not clipped: Trainer takes their norm all the same, for its log",
+    evaluation="of which losses, logits and labels stay on the GPU for compute_metrics (a model's own loss: losses)",
     ema="torch.optim.swa_utils.AveragedModel in a callback, updated in on_step_end",
 )

@@ -7,6 +7,7 @@ from ..engine.autograd import Saved, record
 from ..engine.run import Storage
 from ..engine.tensor import Shape, Tensor, dense_strides_like
 from ..units import DType
+from .flash1 import flash1
 from .linear import matmul
 from .pointwise import mul
 from .random import dropout
@@ -25,14 +26,26 @@ def scaled_dot_product_attention(
 
     Which kernel runs is :meth:`vitmem.kernels.Kernels.attention`; each keeps and borrows something else.
     """
+    rate = rate if q.run.training else 0.0
     lower_mask = None if mask is None else cast_to_lower(mask)
     lower_v, lower_k, lower_q = cast_to_lower(v), cast_to_lower(k), cast_to_lower(q)
-    dense = lower_q.strides[-1] == lower_k.strides[-1] == lower_v.strides[-1] == 1
-    kernel = q.run.kernels.attention(lower_q.dtype, lower_q.shape[-1], rate, masked=mask is not None, dense=dense)
+    kernel = q.run.kernels.attention(
+        lower_q.dtype,
+        lower_q.shape[-1],
+        rate,
+        mask=None if lower_mask is None else lower_mask.requires_grad,
+        trained=_trained(lower_q, lower_k, lower_v),
+        dense=lower_q.strides[-1] == lower_k.strides[-1] == lower_v.strides[-1] == 1,
+    )
     q.run.attention_kernel = kernel if q.run.attention_kernel in {None, kernel} else "auto"  # a mixture
-    if lower_mask is not None:
-        return (_math if kernel == "math" else _efficient)(lower_q, lower_k, lower_v, rate, lower_mask)
-    return _KERNELS[kernel](lower_q, lower_k, lower_v, rate)
+    if kernel == "flash" and not q.run.kernels.torch.has("flash_attention_2"):
+        return flash1(lower_q, lower_k, lower_v)
+    return _KERNELS[kernel](lower_q, lower_k, lower_v, rate, lower_mask)
+
+
+def _trained(*tensors: Tensor | None) -> bool:
+    """Whether a gradient of one of these is wanted."""
+    return any(x is not None and x.run.grad_enabled and x.requires_grad for x in tensors)
 
 
 def _token_major(x: Tensor) -> Tensor:
@@ -47,13 +60,14 @@ def _empty_like_bnhd(x: Tensor) -> Tensor:
     return Tensor.empty(x.run, x.shape, x.dtype, strides=(strides[0], strides[2], strides[1], strides[3]))
 
 
-def _flash(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
+def _flash(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None) -> Tensor:
     """FlashAttention-2 (aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, torch 2.14).
 
     Saves q, k, v, the output, an unpadded fp32 log-sum-exp [B, H, N], and the random state: two uint64 and one more.
     A head size that is no multiple of 8 is padded first, and the padded copies are what is saved.
     Backward borrows an fp32 accumulator for dq and the row sums, both over tokens rounded up to 128.
     """
+    assert mask is None
     dim = q.shape[-1]
     if dim % 8 == 0:
         return _flash_kernel(q, k, v, rate)
@@ -80,9 +94,10 @@ def _flash_kernel(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
     out = _empty_like_bnhd(q)
     lse = Tensor.empty(run, (batch, heads, tokens), DType.float32)
     splits = run.workspace(*run.kernels.flash_forward(batch, heads, tokens, k.shape[2], dim, rate))
-    replaced = run.workspace(16 if rate > 0 else 0)  # with dropout the state is made anew, from the generator's
-    rng_state = Tensor.empty(run, (2,), DType.int64)
-    unused = Tensor.empty(run, (), DType.int64)
+    on_gpu = run.kernels.torch.has("attention_state_on_gpu")
+    replaced = run.workspace(16 if rate > 0 and on_gpu else 0)  # with dropout the state is made anew
+    rng_state = Tensor.empty(run, (2,) if on_gpu else (0,), DType.int64)
+    unused = Tensor.empty(run, () if on_gpu else (0,), DType.int64)
     del splits, replaced
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
@@ -95,23 +110,25 @@ def _flash_kernel(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
     return record(out, (q, k, v), backward, (q, k, v, out, lse, rng_state, unused))
 
 
-def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None = None) -> Tensor:
+def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None) -> Tensor:
     """CUTLASS memory-efficient attention (aten/src/ATen/native/transformers/cuda/attention.cu, torch 2.14).
 
     Saves q, k, v, the mask, the output, an fp32 log-sum-exp [B, H, N rounded up to 32] (made where a gradient is
-    wanted), and seed and offset (8 bytes each; with dropout the host keeps them). Backward makes the mask's gradient
-    for every window and head, with rows rounded up to 16, and borrows the kernel's accumulators and the row sums of
-    output times gradient.
+    wanted, the mask's included), and seed and offset (8 bytes each; with dropout the host keeps them). Backward makes
+    the mask's gradient for every window and head, with rows rounded up to 16, and borrows the kernel's accumulators and
+    the row sums of output times gradient.
     """
     run = q.run
     batch, heads, tokens, dim = q.shape
     bias = None if mask is None else _aligned_mask(mask, (batch, heads, tokens, k.shape[2]))
-    scalar = () if rate == 0 else (0,)  # with dropout the host keeps them
+    scalar = () if rate == 0 and run.kernels.torch.has("attention_state_on_gpu") else (0,)  # else the host keeps them
     seed = Tensor.empty(run, scalar, DType.int64)
     offset = Tensor.empty(run, scalar, DType.int64)
     out = _token_major(q)
-    trained = run.grad_enabled and (q.requires_grad or k.requires_grad or v.requires_grad)
-    lse = Tensor.empty(run, (batch, heads, -(-tokens // 32) * 32 if trained else 0), DType.float32)
+    padded_rows = -(-tokens // 32) * 32 if _trained(q, k, v, bias) else 0
+    lse = Tensor.empty(run, (batch, heads, padded_rows), DType.float32)
+    accumulator = run.workspace(4 * out.numel if dim > 128 and q.dtype.size == 2 else 0)  # kMaxK exceeded
+    del accumulator
     wants_bias = bias is not None and bias.requires_grad
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
@@ -119,7 +136,7 @@ def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None
         grad_bias = _mask_gradient(saved[7]) if wants_bias else None
         row_sums = _row_sums(saved[3])
         accumulators = run.workspace(
-            run.kernels.efficient_backward(batch, heads, tokens, saved[1].shape[2], dim, saved[0].dtype)
+            run.kernels.efficient_backward(batch, heads, tokens, saved[1].shape[2], dim, saved[0].dtype, rate)
         )
         del row_sums, accumulators
         return grad_q, grad_k, grad_v, grad_bias
@@ -153,25 +170,29 @@ def _token_major_copy(x: Tensor | None) -> list[Storage]:
 
 
 def _row_sums(out: Tensor) -> list[Storage]:
-    """delta, fp32 [B, H, N]: 16-bit kernels write it themselves, fp32 multiplies output and gradient first."""
-    batch, heads, tokens, _ = out.shape
-    if out.dtype.size == 2:
-        return out.run.workspace(4 * batch * heads * tokens)
-    product = out.run.workspace(out.num_bytes)
-    delta = out.run.workspace(4 * batch * heads * tokens)
-    contiguous_delta = out.run.workspace(4 * batch * heads * tokens)
-    del product, delta
+    """delta, fp32 [B, H, N]: most 16-bit kernels write it themselves, else output and gradient, both in fp32, are
+    multiplied first."""
+    batch, heads, tokens, dim = out.shape
+    delta_bytes, product_bytes = 4 * batch * heads * tokens, 4 * out.numel
+    if out.run.kernels.efficient_sums_rows(out.dtype, dim):
+        return out.run.workspace(delta_bytes)
+    copies = out.run.workspace(*(product_bytes,) * 2) if out.dtype.size == 2 else []
+    product = out.run.workspace(product_bytes)
+    delta = out.run.workspace(delta_bytes)
+    contiguous_delta = out.run.workspace(delta_bytes)
+    del copies, product, delta
     return contiguous_delta
 
 
-def _cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
-    """cuDNN attention (aten/src/ATen/native/cudnn/MHA.cpp, torch 2.14): as flash, with a log-sum-exp [B, H, N, 1]."""
+def _cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None) -> Tensor:
+    """cuDNN attention (aten/src/ATen/native/cudnn/MHA.cpp, torch 2.14): as flash, with seed and offset of their own, a
+    log-sum-exp [B, H, N, 1] where a gradient is wanted, and a mask as it is."""
     run = q.run
     batch, heads, tokens, dim = q.shape
-    out = _empty_like_bnhd(q)
-    lse = Tensor.empty(run, (batch, heads, tokens, 1), DType.float32)
     seed = Tensor.empty(run, (), DType.int64)
     offset = Tensor.empty(run, (), DType.int64)
+    out = _empty_like_bnhd(q)
+    lse = Tensor.empty(run, (batch, heads, tokens if _trained(q, k, v) else 0, 1), DType.float32)
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         grads_qkv = tuple(_empty_like_bnhd(x) for x in saved[:3])
@@ -179,29 +200,30 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
         del workspace
         return grads_qkv
 
-    return record(out, (q, k, v), backward, (q, k, v, out, lse, seed, offset))
+    saved = (q, k, v, out, lse, seed, offset)
+    return record(out, (q, k, v), backward, saved if mask is None else (*saved, mask))
 
 
-def _math(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None = None) -> Tensor:
+def _math(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None) -> Tensor:
     """The composite fallback (aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math).
 
-    16-bit inputs are computed in fp32; q and k are both scaled; a mask is added in place; the softmax guards rows that
-    are all masked.
+    q and k are both scaled; a mask is added in place. Since torch 2.5 16-bit inputs are computed in fp32, and the
+    softmax guards rows that are all masked.
     """
     from ..engine.autocast import to
 
-    source = q.dtype
+    source, in_fp32 = q.dtype, q.run.kernels.torch.has("math_attention_in_fp32")
     autocast, q.run.autocast = q.run.autocast, None
-    wide = DType.float32 if source.size == 2 else source
+    wide = DType.float32 if source.size == 2 and in_fp32 else source
     q, k, v = to(q, wide), to(k, wide), to(v, wide)
     scaled = mul(q, 1.0)
     scores = matmul(scaled, mul(transpose(k, 2, 3), 1.0))
     if mask is not None:
         scores = _add_(scores, mask)
-    scores = _safe_softmax(scores)
+    scores = _safe_softmax(scores) if in_fp32 else softmax(scores)
     scores = dropout(scores, rate)
+    unused = to(scores, source)  # returned too, and made first: C++ evaluates the arguments from the last to the first
     out = to(matmul(scores, v), source)
-    unused = to(scores, source)
     del unused
     q.run.autocast = autocast
     return out
@@ -212,10 +234,10 @@ def _add_(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def _safe_softmax(x: Tensor) -> Tensor:
-    """``_safe_softmax``, one operator: the plain softmax, a byte mask of what is minus infinity, its rows, and two
-    scalars are borrowed while the result is selected from it and zeros."""
-    borrowed = x.run.workspace(x.num_bytes, 4, x.numel, x.numel // x.shape[-1], 4)
+    """``_safe_softmax``, one operator: the plain softmax, whose rows that were minus infinity throughout are zeroed in
+    place; what finds them (a byte per score, per row, a scalar) is borrowed."""
     out = softmax(x)
+    borrowed = x.run.workspace(x.numel, x.numel // x.shape[-1], 4)
     del borrowed
     return out
 

@@ -34,11 +34,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return view(_addmm(lower_bias, rows, columns), *x.shape[:-1], weight.shape[0])
 
 
-def _product(a: Tensor, b: Tensor) -> Tensor:
-    """``mm`` or ``bmm`` outside the graph: one new row-major tensor, and copies of operands that cuBLAS cannot read."""
+def _product(a: Tensor, b: Tensor, *, adds_bias: bool = False) -> Tensor:
+    """``mm`` or ``bmm`` outside the graph: one new row-major tensor, and copies of operands that cuBLAS cannot read.
+
+    cuBLASLt adds a bias in the same call.
+    """
     out = Tensor.empty(a.run, (*a.shape[:-1], b.shape[-1]), a.dtype)
     copies = a.run.workspace(*[x.num_bytes for x in (a, b) if not _is_readable(x)])
     a.run.use_cublas()
+    if adds_bias:
+        copies += a.run.use_cublas_lt()
     del copies
     return out
 
@@ -77,9 +82,9 @@ def _is_column_major(x: Tensor) -> bool:
 
 def _matrix_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     """``addmm``, ``mm`` and ``bmm``: each operand is saved only for the other's gradient."""
-    out = _product(a, b)
-    keep_a, keep_b = b.requires_grad, a.requires_grad
     has_bias = bias is not None
+    out = _product(a, b, adds_bias=has_bias)
+    keep_a, keep_b = b.requires_grad, a.requires_grad
     a_by_column, b_by_column = _is_column_major(a), _is_column_major(b)
     saved = (*((a,) if keep_a else ()), *((b,) if keep_b else ()))
 

@@ -7,7 +7,7 @@ from ..engine.autograd import Saved, record
 from ..engine.tensor import Tensor
 from ..units import DType
 from .pointwise import add, mul
-from .reduce import mean
+from .reduce import kept_input, mean
 from .shape import gather, reshape
 
 __all__ = ["cross_entropy", "label_smoothing_cross_entropy", "log_softmax", "nll_loss"]
@@ -19,9 +19,11 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """``F.cross_entropy(logits [B, K], target [B])`` -> scalar.
 
     ``log_softmax`` runs at the logits' own type (it is called with an explicit dtype, which autocast respects) and
-    saves its output; ``nll_loss`` is on the fp32 list, so autocast copies the result to fp32 and saves that too.
+    saves its output; ``nll_loss`` is on the fp32 list, so autocast copies the result to fp32 and saves that too. Both
+    live until the loss is there (aten/src/ATen/native/LossNLL.cpp).
     """
-    return nll_loss(cast_to_float32(log_softmax(logits, logits.dtype)), target)
+    log_probabilities = log_softmax(logits, logits.dtype)
+    return nll_loss(cast_to_float32(log_probabilities), target)
 
 
 def label_smoothing_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -47,7 +49,7 @@ def log_softmax(x: Tensor, dtype: DType) -> Tensor:
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         return (Tensor.empty(run, shape, source if fused else saved[0].dtype),)
 
-    return record(out, (operand,), backward, (out,))
+    return record(out, (operand,), backward, (out, *kept_input(operand)))
 
 
 def nll_loss(x: Tensor, target: Tensor) -> Tensor:

@@ -21,8 +21,8 @@ Grads = list["Tensor | None"]
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """``F.dropout`` in training: the input itself at rate 0; else saves a byte per element (native_dropout)."""
-    if rate == 0:
+    """``F.dropout``: the input itself at rate 0 and in evaluation; else saves a byte per element (native_dropout)."""
+    if rate == 0 or not x.run.training:
         return x
     mask = Tensor.empty(x.run, x.shape, DType.bool, strides=pointwise_strides(x.shape, (x,)))
     out = like(x)
@@ -36,13 +36,23 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def bernoulli_scale(x: Tensor) -> Tensor:
-    """Stochastic depth: ``x * mask`` with one random number per image, of x's type, which is saved."""
+    """Stochastic depth: ``x * mask`` with one random number per image, of x's type, which is saved.
+
+    In evaluation it is the input.
+    """
+    if not x.run.training:
+        return x
     mask = Tensor.empty(x.run, (x.shape[0], *(1,) * (len(x.shape) - 1)), x.dtype)
     return mul(x, mask)
 
 
 def rand_floor_scale(x: Tensor) -> Tensor:
-    """transformers' stochastic depth: ``x.div(keep) * floor(rand + keep)``; saves the mask of one number per image."""
+    """transformers' stochastic depth: ``x.div(keep) * floor(rand + keep)``; saves the mask of one number per image.
+
+    In evaluation it is the input.
+    """
+    if not x.run.training:
+        return x
     shape = (x.shape[0], *(1,) * (len(x.shape) - 1))
     random_tensor = Tensor.empty(x.run, shape, x.dtype)
     shifted = Tensor.empty(x.run, shape, x.dtype)

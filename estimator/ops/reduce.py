@@ -7,7 +7,7 @@ from ..engine.autograd import Saved, record
 from ..engine.tensor import Shape, Tensor, pointwise_strides
 from ..units import DType
 
-__all__ = ["amax", "mean", "reduced", "softmax", "sum_", "sum_all"]
+__all__ = ["amax", "kept_input", "mean", "reduced", "softmax", "sum_", "sum_all"]
 
 Grads = list["Tensor | None"]
 
@@ -105,6 +105,8 @@ def amax(x: Tensor, dim: int) -> Tensor:
 def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:
     """``x.softmax(-1, dtype=dtype)``: saves its output, at the output's type; on autocast's fp32 list.
 
+    Before torch 1.11 it saves its input as well.
+
     Half goes to float inside one kernel; bfloat16 is copied to float first (aten/src/ATen/native/SoftMax.cpp).
     An input that is not row-major is copied for the kernel only; the result is row-major.
     Backward borrows a full-size product of gradient and output (aten/src/ATen/native/cuda/SoftMax.cu).
@@ -127,4 +129,9 @@ def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:
         del copy, workspace
         return (grad_x,)
 
-    return record(out, (operand,), backward, (out,))
+    return record(out, (operand,), backward, (out, *kept_input(operand)))
+
+
+def kept_input(x: Tensor) -> tuple[Tensor, ...]:
+    """What softmax and log-softmax save beside their result: their input, before torch 1.11."""
+    return () if x.run.kernels.torch.has("softmax_keeps_its_result_only") else (x,)

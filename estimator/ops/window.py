@@ -74,20 +74,26 @@ def _accumulate_rows(grad: Tensor, rows: int) -> None:
     """What ``index_put_(accumulate=True)`` borrows to add ``grad`` [n, H] into a table of ``rows``: the wrapped index,
     the linear one from it, a row-major copy, the sorted index, an arange, the order, and what cub sorts them with
     (aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel)."""
-    run, count = grad.run, grad.shape[0]
-    wrapped = run.workspace(8 * count)
-    linear = run.workspace(8 * count)
+    wrapped = grad.run.workspace(8 * grad.shape[0])
+    linear = grad.run.workspace(8 * grad.shape[0])
     del wrapped
+    _sorted_sum(grad, rows)
+    del linear
+
+
+def _sorted_sum(grad: Tensor, rows: int) -> None:
+    run, count = grad.run, grad.shape[0]
     copy = run.workspace(0 if grad.is_contiguous else grad.num_bytes)
     order = run.workspace(8 * count, 8 * count, 8 * count, run.kernels.sort_scratch(count, rows))
-    del linear, copy, order
+    del copy, order
 
 
 def rows_of_host_index(table: Tensor, count: int) -> Tensor:
     """``table[index]`` with an int64 index [count] in host memory: table [T, H] -> [count, H].
 
     Autograd saves the index where it is, so nothing on the device; forward and backward each borrow a device copy of
-    it (aten/src/ATen/native/TensorAdvancedIndexing.cpp, ``make_info``, and IndexingUtils.h).
+    it (aten/src/ATen/native/TensorAdvancedIndexing.cpp, ``make_info``, and IndexingUtils.h): backward of the linear
+    index, which is made on the host.
     """
     run, shape = table.run, table.shape
     on_device = run.workspace(8 * count)
@@ -99,6 +105,7 @@ def rows_of_host_index(table: Tensor, count: int) -> Tensor:
         assert grad is not None
         out = Tensor.empty(run, shape, grad.dtype)
         on_device = run.workspace(8 * count)
+        _sorted_sum(grad, shape[0])
         del on_device
         return (out,)
 

@@ -14,7 +14,7 @@ from .zero3 import Zero3
 if TYPE_CHECKING:
     from ..settings import TrainSettings
 
-__all__ = ["STRATEGIES", "Strategy", "strategy_of"]
+__all__ = ["STRATEGIES", "Strategy", "engine_of", "strategy_of"]
 
 STRATEGIES: Mapping[str, type[Strategy]] = {
     "none": Strategy,
@@ -25,9 +25,14 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
 }
 
 
+def engine_of(settings: TrainSettings) -> str:
+    """The name of the engine: DDP unless it is given."""
+    return settings.parallel or ("ddp" if settings.gpus > 1 else "none")
+
+
 def strategy_of(settings: TrainSettings) -> type[Strategy]:
-    """The engine that the settings name; raises ``NotModelled`` for one without a row."""
-    name = settings.parallel or "none"
+    """The engine that the settings name, or DDP for several GPUs; raises ``NotModelled`` for one without a row."""
+    name = engine_of(settings)
     if name not in STRATEGIES:
         raise NotModelled(f"--parallel {name} is not modelled yet; leave it out")
     return STRATEGIES[name]

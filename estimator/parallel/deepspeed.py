@@ -9,7 +9,7 @@ from ..engine import Tensor, own_first
 from ..errors import InvalidRequest, NotModelled
 from ..optimizers import Group
 from ..units import DType
-from .strategy import Strategy
+from .strategy import Strategy, refuse_together
 from .zero_config import ZeroConfig
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class DeepSpeed(Strategy):
 
     source = "deepspeed 0.19.8 under Trainer"
     casts_model = True
+    shares_blocks = False
     updates = True
 
     def __init__(self, step: Step) -> None:
@@ -46,6 +47,7 @@ class DeepSpeed(Strategy):
     @classmethod
     def check(cls, settings: TrainSettings) -> None:
         """DeepSpeed runs under Trainer only; what changes its buffers in another way is refused."""
+        refuse_together(settings)
         if settings.loop != "trainer":
             raise NotModelled(f"ZeRO is modelled under Trainer; leave out --loop {settings.loop}")
         if settings.precision.startswith("pure"):

@@ -6,14 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..engine import Tensor
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, NotModelled
+from ..generations import Torch
 
 if TYPE_CHECKING:
     from ..optimizers import Group
     from ..settings import TrainSettings
     from ..step import Step
 
-__all__ = ["Strategy"]
+__all__ = ["Strategy", "refuse_together"]
+
+
+def refuse_together(settings: TrainSettings) -> None:
+    """What is not modelled with any engine on several GPUs."""
+    if settings.gpus > 1 and settings.train_samples is not None:
+        raise NotModelled("how several GPUs share an epoch's last batch is not modelled; leave out --train-samples")
+    if settings.gpus > 1 and not Torch.parse(settings.torch).is_newest:
+        raise NotModelled(f"several GPUs are modelled for the newest torch only, not for {settings.torch}")
 
 
 class Strategy:
@@ -23,6 +32,8 @@ class Strategy:
     assumption = ""
     #: Whether 16-bit precision means a model of that type, without autocast, and batches that are copied in it.
     casts_model = False
+    #: Whether equal blocks share one play: a hook on every gradient has to see all of them.
+    shares_blocks = True
     #: Whether the engine clips and updates by itself.
     updates = False
 
@@ -34,6 +45,7 @@ class Strategy:
     @classmethod
     def check(cls, settings: TrainSettings) -> None:
         """Raise for what the engine refuses or what is not modelled with it."""
+        refuse_together(settings)
         if settings.offload != "none":
             raise InvalidRequest("only ZeRO and FSDP offload to host memory; add --zero 2 or 3, or leave out --offload")
 

@@ -167,7 +167,7 @@ class ZeroOneTwo(DeepSpeed):
 
     @property
     def _is_boundary(self) -> bool:
-        return self._micro_step == min(self.step.settings.accum, 2) - 1
+        return self._micro_step == len(self.step.micro_steps) - 1
 
     def after_backward(self) -> None:
         """Stage 2 reduces in every micro-step, stage 1 in the last."""

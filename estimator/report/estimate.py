@@ -16,6 +16,11 @@ PHASES: Mapping[str, str] = {
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer_step": "the optimizer step",
+    "evaluation": "an evaluation",
+    "first_step": "the first step",
+    "resume": "a run from a checkpoint",
+    "last_batch": "an epoch's last step",
+    "training": "training",
 }
 
 _FIGURES = (
@@ -31,7 +36,14 @@ def estimate_report(estimate: Estimate) -> Report:
     return Report(
         headline=_headline(estimate),
         subtitle=_subtitle(estimate),
-        tables=(_figures(estimate), _at_peak(estimate), _phases(estimate), _states(estimate), _layers(estimate.layers)),
+        tables=(
+            _figures(estimate),
+            _at_peak(estimate),
+            _phases(estimate),
+            _states(estimate),
+            *([] if estimate.host is None else [_host(estimate.host)]),
+            _layers(estimate.layers),
+        ),
         notes=(
             Notes(title="Warnings", lines=estimate.warnings),
             Notes(title="Assumptions", lines=estimate.assumptions),
@@ -66,6 +78,7 @@ def _subtitle(estimate: Estimate) -> tuple[str, ...]:
         scaling = estimate.scaling
         fixed, slope = format_bytes(scaling.fixed_bytes), format_bytes(scaling.bytes_per_image)
         lines.append(f"Near this batch: {fixed} + {slope} per image.")
+    lines += _larger(estimate)
     if estimate.verdict is not None:
         lines.append(_verdict(estimate.verdict))
     return tuple(lines)
@@ -85,7 +98,23 @@ def request_line(estimate: Estimate) -> str:
     return ", ".join(parts)
 
 
+def _larger(estimate: Estimate) -> Iterator[str]:
+    """The phases beside the steady step that need more than it does."""
+    for name in ("first_step", "evaluation", "resume"):
+        phase = estimate.phases.get(name)
+        if phase is not None and phase.tensor_bytes > estimate.peak.tensor_bytes:
+            needed = phase.tensor_bytes if phase.allocated_bytes is None else phase.allocated_bytes
+            yield f"{phase_name(name).capitalize()} needs more: {format_bytes(needed)}."
+
+
 def _verdict(verdict: Mapping[str, object]) -> str:
+    """One sentence, and which phase it is that decided, where it is not training."""
+    phase = verdict.get("phase")
+    decided = f" The most is reserved in {phase_name(phase)}." if isinstance(phase, str) and phase != "training" else ""
+    return _fits(verdict) + decided
+
+
+def _fits(verdict: Mapping[str, object]) -> str:
     gpu, headroom = verdict.get("gpu") or "the given memory", verdict.get("headroom_bytes")
     known = isinstance(headroom, int)
     amount = format_bytes(abs(headroom)) if isinstance(headroom, int) else ""
@@ -140,9 +169,28 @@ def _phases(estimate: Estimate) -> Table:
     )
     rows: list[tuple[Cell, ...]] = []
     for name, phase in estimate.phases.items():
+        if phase is None and name == "last_batch":
+            continue  # nobody asked for one
         figures = (None, None) if phase is None else (phase.tensor_bytes, phase.allocated_bytes)
         rows.append((words(name), *figures))
     return Table(name="phases", title="Largest moment of each phase", columns=columns, rows=tuple(rows))
+
+
+_HOST = (
+    ("pinned by the data loader", "pinned_bytes"),
+    ("data loader's batches and samples", "dataloader_bytes"),
+    ("offloaded", "offload_bytes"),
+    ("copies while a checkpoint is saved", "saving_bytes"),
+    ("a checkpoint on disk", "checkpoint_disk_bytes"),
+)
+
+
+def _host(host: Mapping[str, int | None]) -> Table:
+    columns = (Column(name="what"), Column(name="bytes", kind="bytes"))
+    rows: tuple[tuple[Cell, ...], ...] = tuple((label, host.get(name)) for label, name in _HOST)
+    return Table(
+        name="host", title="Host memory and disk", columns=columns, rows=rows, note="Memory: at most, per GPU."
+    )
 
 
 def _states(estimate: Estimate) -> Table:

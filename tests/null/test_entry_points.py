@@ -27,9 +27,9 @@ DEVICE = NullDevice(
 )
 try:
     TORCH = installed()
+    BUILT = libraries(TORCH)
 except NotModelled as reason:
     pytest.skip(str(reason), allow_module_level=True)
-BUILT = libraries(TORCH)
 STRONG, WEAK = "T", "W"
 
 

@@ -40,6 +40,14 @@ def test_a_convolutions_size(run, parameter, stride, padding, side):
     assert not is_channels_last(y)
 
 
+def test_what_a_convolution_may_borrow_is_bounded(run):
+    x, weight = Tensor.empty(run, (B, 3, S, S), F16), Tensor.empty(run, (16, 3, 2, 2), F16)
+    y = ops.conv2d(x, weight, None, (2, 2))
+    assert run.unknown[-1][0] == len(run.events)
+    # 2 x 9 positions of 3 x 2 x 2, the image and the fp32 weight with 8 channels, and the result
+    assert run.unknown[-1][1] == 18 * 12 * 2 + B * 8 * S * S * 2 + 4 * 16 * 8 * 4 + y.num_bytes
+
+
 def test_a_depthwise_convolution_over_tokens_stays_channels_last(run, parameter, watch):
     x, weight, bias = parameter(B, S * S, C), parameter(C, 1, 3, 3), parameter(C)
     y = ops.conv2d(tokens_as_image(x), weight, bias, (1, 1), (1, 1))

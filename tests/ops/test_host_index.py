@@ -25,9 +25,9 @@ def test_an_index_on_the_host_is_borrowed_and_not_saved(run, parameter, watch):
     assert watch.sizes("workspaces") == [8 * COUNT]
     assert watch.living() == y.num_bytes == COUNT * H * 4
     grads_of(run, watch, y)
-    # zeros like the table, which become its gradient, and the index on the device once more
+    # zeros like the table, which become its gradient; the index on the device once more, and what sorts it
     assert watch.tensor_sizes() == [T * H * 4]
-    assert watch.sizes("workspaces") == [8 * COUNT]
+    assert watch.sizes("workspaces") == [8 * COUNT] * 4 + [1]
 
 
 def test_a_sum_into_a_view_copies_the_gradient_twice_and_clones_it(run, parameter, watch):

@@ -47,22 +47,22 @@ def test_the_math_kernel_adds_the_mask_in_place_and_sums_its_gradient(run, param
     y = ops.scaled_dot_product_attention(q, k, v, 0.0, mask)
     # scaled q and k, both copied for bmm, the scores, their softmax, v copied for bmm, the result
     assert watch.tensor_sizes() == [HEADS, HEADS, HEADS, HEADS, SCORES, SCORES, HEADS, HEADS]
-    # softmax's inside: its plain result, a byte per score and per row, two scalars
-    assert watch.sizes("workspaces") == [SCORES, 4, B * H * N * N, B * H * N, 4]
+    # softmax's guard: a byte per score and per row, a scalar
+    assert watch.sizes("workspaces") == [B * H * N * N, B * H * N, 4]
     # d v, d weights, d scores, the mask's sum, d k and d q, their scaling, and all three in the order of the leaves
     assert grads_of(run, watch, y) == [HEADS, SCORES, SCORES, MASK] + [HEADS] * 7
 
 
 def test_a_head_that_the_efficient_kernel_cannot_read_leaves_math():
     kernels = Kernels()
-    assert kernels.attention(DType.float16, 64, 0.0, masked=True) == "efficient"
-    assert kernels.attention(DType.float16, 12, 0.0, masked=True) == "math"
-    assert kernels.attention(DType.float32, 12, 0.0, masked=True) == "efficient"
-    assert kernels.attention(DType.float32, 15, 0.0, masked=True) == "math"
+    assert kernels.attention(DType.float16, 64, 0.0, mask=True) == "efficient"
+    assert kernels.attention(DType.float16, 12, 0.0, mask=True) == "math"
+    assert kernels.attention(DType.float32, 12, 0.0, mask=True) == "efficient"
+    assert kernels.attention(DType.float32, 15, 0.0, mask=True) == "math"
     with pytest.raises(InvalidRequest, match="takes no mask"):
-        Kernels(sdpa_kernel="flash").attention(DType.float16, 64, 0.0, masked=True)
+        Kernels(sdpa_kernel="flash").attention(DType.float16, 64, 0.0, mask=True)
     with pytest.raises(InvalidRequest, match="cannot run"):
-        Kernels(sdpa_kernel="efficient").attention(DType.float16, 12, 0.0, masked=True)
+        Kernels(sdpa_kernel="efficient").attention(DType.float16, 12, 0.0, mask=True)
 
 
 def test_padding_at_the_start_is_a_copy_both_ways(run, parameter, watch):

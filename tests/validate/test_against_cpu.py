@@ -82,3 +82,20 @@ def test_real_steps_of_torchvisions_models_too(settings):
     with sdpa_kernel(SDPBackend.MATH):  # where no other kernel is the same on both devices
         measurement = rehearse(of_the_step, cuda=False).measurement
         assert 0 <= highest_on_cpu(of_the_step) - measurement.peak_bytes <= HOST_SCALARS_BYTES
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "swin_tiny_patch4_window7_224", "precision": "fp32"},
+        {"model": "microsoft/swin-tiny-patch4-window7-224", "precision": "fp32"},
+        {"model": "beit_base_patch16_224", "precision": "fp32", "depth": 2},
+        {"model": "facebook/dinov2-small", "precision": "fp32", "depth": 3, "res": 112},
+    ],
+    ids=lambda settings: " ".join(map(str, settings.values())),
+)
+def test_real_steps_of_more_families_too(settings):
+    of_the_step = TrainSettings.of(**{"bs": 8, "attn": "eager", "loop": "plain", "optim": "sgd-momentum"} | settings)
+    with sdpa_kernel(SDPBackend.MATH):
+        measurement = rehearse(of_the_step, cuda=False).measurement
+        assert 0 <= highest_on_cpu(of_the_step) - measurement.peak_bytes <= 2 * HOST_SCALARS_BYTES

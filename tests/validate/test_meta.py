@@ -82,10 +82,8 @@ def test_a_rehearsal_leaves_no_trace_in_torch_and_timm():
         ({"model": "vit_tiny_patch16_225"}, UnknownName, "did you mean vit_tiny_patch16_224"),
         ({**TINY, "heads": 5}, InvalidRequest, "cannot be built"),
         ({**TINY, "compile": True}, NotModelled, "compile"),
-        ({**TINY, "ema": True}, NotModelled, "ema"),
         ({"model": "torchvision/vit_b_61"}, UnknownName, "did you mean torchvision/vit_b_16"),
         ({**TINY, "precision": "fp32", "sdpa_kernel": "flash"}, InvalidRequest, "flash attention kernel"),
-        ({**TINY, "train": "lora"}, NotModelled, "lora"),
         ({**TINY, "attn": "flash_attention_2"}, NotModelled, "flash-attn"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -11,24 +11,31 @@ from torch import nn
 
 from .job import Job, Recorder
 
-__all__ = ["make_ema"]
+__all__ = ["Ema", "make_ema"]
 
 #: Called after an optimizer step, with its number from 0 on.
 Update = Callable[[int], None]
 
 
-def make_ema(job: Job, recorder: Recorder) -> Update:
-    """The update that follows an optimizer step and its ``zero_grad``; without ``ema`` it does nothing.
+class Ema(NamedTuple):
+    """The averaged model, where there is one, and its update."""
+
+    model: nn.Module | None
+    update: Update
+
+
+def make_ema(job: Job, recorder: Recorder) -> Ema:
+    """The average; its update follows an optimizer step and its ``zero_grad``, and without ``ema`` does nothing.
 
     timm's train.py has ``ModelEmaV3``. A plain loop has torch's ``AveragedModel``, and so has a callback of Trainer's,
     which updates it in ``on_step_end``.
     """
     if not job.settings.ema:
-        return lambda step: None
+        return Ema(None, lambda step: None)
     with recorder.during("loop"):
         averages, update = (_timm if job.settings.loop == "timm" else _torch)(job)
     recorder.averages(averages)
-    return update
+    return Ema(averages, update)
 
 
 def _timm(job: Job) -> tuple[nn.Module, Update]:

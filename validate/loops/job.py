@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -33,12 +34,22 @@ class Recorder(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One training run of :data:`STEPS` steps on ``device``."""
+    """One training run on ``device``, and what comes after them.
+
+    ``last_sizes`` are the images of each micro-batch of an epoch's last step, where one is asked for;
+    ``eval_sizes`` those of the batches of an evaluation, ``steps_after`` the training steps behind it.
+    ``checkpoint`` is the state of an optimizer, on the host, with which a run of ``num_steps`` begins.
+    """
 
     settings: TrainSettings
     built: Built
     optimizer: torch.optim.Optimizer
     device: str
+    last_sizes: tuple[int, ...] = ()
+    eval_sizes: tuple[int, ...] = ()
+    steps_after: int = 0
+    checkpoint: dict[str, Any] | None = None
+    num_steps: int = STEPS
 
     @property
     def model(self) -> nn.Module:
@@ -53,12 +64,36 @@ class Job:
         """A real scaler: made for ``cpu`` it does not ask for a GPU, its tensors follow the loss's device."""
         return torch.amp.GradScaler("cpu", enabled=self.settings.precision == "fp16")
 
-    def batch(self) -> tuple[Tensor, Tensor | None]:
-        """Images and labels as the data loader hands them to the device; no labels for a model with its own loss."""
+    def inference(self) -> AbstractContextManager[Any]:
+        """``torch.inference_mode``; where operators are watched, :func:`watched_inference`."""
+        return watched_inference()
+
+    def schedule(self) -> list[tuple[int, ...]]:
+        """The images of every micro-batch, step by step; an evaluation has none."""
+        whole = (self.settings.bs,) * self.settings.accum
+        last = [self.last_sizes] if self.last_sizes else []
+        evaluation: list[tuple[int, ...]] = [()] if self.eval_sizes else []
+        return [*[whole] * self.num_steps, *last, *evaluation, *[whole] * self.steps_after]
+
+    def batch(self, size: int, *, mixed: bool = True) -> tuple[Tensor, Tensor | None]:
+        """Images and labels as the data loader hands them to the device; no labels for a model with its own loss.
+
+        The batches of an evaluation are not ``mixed``.
+        """
         images = torch.empty(
-            self.settings.bs, 3, *self.built.image_size, dtype=DTYPES.get(self.settings.precision), device=self.device
+            size, 3, *self.built.image_size, dtype=DTYPES.get(self.settings.precision), device=self.device
         )
-        return images, None if self.built.own_loss else collated_targets(self.settings).to(self.device)
+        if self.built.own_loss:
+            return images, None
+        return images, collated_targets(self.settings, size, mixed=mixed).to(self.device)
+
+    def empty_cache(self) -> None:
+        """``torch.cuda.empty_cache()``, where there is an allocator with a cache."""
+
+    def load(self) -> None:
+        """The checkpoint's state goes to the device tensor by tensor; weights are copied into those that are there."""
+        if self.checkpoint is not None:
+            self.optimizer.load_state_dict(self.checkpoint)
 
     def zero(self, when: str, micro_step: int = 0) -> None:
         """``optimizer.zero_grad()`` if this is the moment for it; ``keep`` zeroes in place after the step.
@@ -79,6 +114,21 @@ class Job:
         if norm > 0:
             scaler.unscale_(self.optimizer)
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), norm)
+
+
+@contextmanager
+def watched_inference() -> Iterator[None]:
+    """``no_grad`` for ``inference_mode``: the same allocations, but each operator is seen in its parts.
+
+    Autocast keeps no copies of weights in inference mode (torch 2.14, ATen/autocast_mode.cpp, ``cached_cast``).
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
 
 
 def backward(loss: Any) -> None:

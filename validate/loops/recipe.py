@@ -26,13 +26,14 @@ def clip_norm(settings: TrainSettings) -> float:
     return _CLIPPING.get(settings.loop, 0.0) if settings.clip_grad is None else settings.clip_grad
 
 
-def collated_targets(settings: TrainSettings) -> Tensor:
+def collated_targets(settings: TrainSettings, size: int, *, mixed: bool = True) -> Tensor:
     """What a collate function makes of a batch's labels on the host: class indices, or with mixup a target for each.
 
+    The batches of an evaluation are not ``mixed``.
     timm's ``FastCollateMixup`` smooths them; torchvision's ``MixUp`` leaves that to the loss.
     """
-    labels = torch.zeros(settings.bs, dtype=torch.int64, device="cpu")
-    if not settings.mixup:
+    labels = torch.zeros(size, dtype=torch.int64, device="cpu")
+    if not (settings.mixup and mixed):
         return labels
     if settings.loop == "timm":
         from timm.data.mixup import mixup_target
@@ -41,5 +42,5 @@ def collated_targets(settings: TrainSettings) -> Tensor:
         return smoothed
     from torchvision.transforms import v2
 
-    _, mixed = v2.MixUp(num_classes=settings.num_classes)(torch.zeros(settings.bs, 3, 1, 1, device="cpu"), labels)
+    _, mixed = v2.MixUp(num_classes=settings.num_classes)(torch.zeros(size, 3, 1, 1, device="cpu"), labels)
     return torch.as_tensor(mixed)

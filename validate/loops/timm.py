@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..build import DTYPES
-from .ema import make_ema
-from .job import STEPS, Job, Recorder, backward
+from .ema import Ema, make_ema
+from .job import Job, Recorder, backward
 from .recipe import collated_targets, label_smoothing
 
 __all__ = ["run_timm"]
 
 
 def run_timm(job: Job, recorder: Recorder) -> None:
-    """``train.py --amp``: the loader has fetched the next batch before it hands out the current one."""
+    """``train.py --amp``: epochs are calls of ``train_one_epoch`` and ``validate``, whose names go when they return."""
+    with recorder.during("resume"):
+        job.load()
     scaler = job.scaler()
-    update_ema = make_ema(job, recorder)
-    batches = _prefetched(job, recorder)
-    for step in range(STEPS):
+    ema = make_ema(job, recorder)
+    schedule = job.schedule()
+    place = schedule.index(()) if () in schedule else len(schedule)
+    loader = _loader(job, recorder, schedule[:place])
+    _train_one_epoch(job, recorder, scaler, ema, loader, schedule[:place], first=0)
+    if place == len(schedule):
+        return
+    _validate(job, recorder, ema.model)
+    if schedule[place + 1 :]:
+        loader.loader = _Host(job, schedule[place + 1 :])
+        _train_one_epoch(job, recorder, scaler, ema, loader, schedule[place + 1 :], first=place)
+
+
+def _train_one_epoch(
+    job: Job,
+    recorder: Recorder,
+    scaler: torch.amp.GradScaler,
+    ema: Ema,
+    loader: Any,
+    steps: Sequence[tuple[int, ...]],
+    first: int,
+) -> None:
+    job.model.train()
+    batches = iter(loader)
+    for step, sizes in enumerate(steps, first):
         recorder.step_begins(step)
-        for micro_step in range(job.settings.accum):
+        for micro_step in range(len(sizes)):
             with recorder.during("forward"):
                 with recorder.inputs():
                     images, target = next(batches)
@@ -41,7 +66,7 @@ def run_timm(job: Job, recorder: Recorder) -> None:
             scaler.update()
             recorder.stepped()
             job.zero("after-step")
-            update_ema(step)
+            ema.update(step)
 
 
 def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, ...]:
@@ -64,15 +89,64 @@ def _timm_forward(job: Job, images: Tensor, target: Tensor) -> tuple[Tensor, ...
     return outputs
 
 
-def _prefetched(job: Job, recorder: Recorder) -> Iterator[tuple[Tensor, Tensor]]:
-    """timm's own loader over byte images, as its collate function makes them on the host."""
+def _validate(job: Job, recorder: Recorder, averages: nn.Module | None) -> None:
+    """``validate``, of the model and of its average: ``loss_fn`` is ``nn.CrossEntropyLoss``, and every name but the
+    loader's lives until it is bound again.
+
+    The loader is made here, so that training without an evaluation has the same bytes as with one.
+    """
+    with recorder.during("evaluation"):
+        loader = _loader(job, recorder, [job.eval_sizes], last=True)
+        job.model.eval()
+        for model in (job.model, averages):
+            if model is not None:
+                with job.inference():
+                    _validate_batches(job, recorder, model, loader)
+        job.model.train()
+
+
+def _validate_batches(job: Job, recorder: Recorder, model: nn.Module, loader: Any) -> None:
+    from timm.utils import metrics
+
+    accuracy: Any = metrics.accuracy
+    batches = iter(loader)
+    for _ in job.eval_sizes:
+        with recorder.inputs():
+            images, target = next(batches)
+        with job.autocast():
+            if job.built.own_loss:
+                loss = model(images).loss
+            else:
+                output = model(images)
+                output = getattr(output, "logits", output)
+                loss = F.cross_entropy(output, target)
+        if not job.built.own_loss:
+            percentages = accuracy(output, target, topk=(1, 5))  # noqa: F841
+        reduced_loss = loss.data  # noqa: F841
+
+
+class _Host:
+    """Byte images and labels as timm's collate function makes them on the host, batch by batch."""
+
+    def __init__(self, job: Job, steps: Sequence[tuple[int, ...]], *, last: bool = False) -> None:
+        self.job = job
+        self.sizes, self.mixed = [size for sizes in steps for size in sizes], not last
+        if not last:  # the epoch goes on: the loader finds a next batch
+            self.sizes.append(job.settings.bs)
+
+    def __iter__(self) -> Any:
+        for size in self.sizes:
+            shape = (size, 3, *self.job.built.image_size)
+            images = torch.empty(shape, dtype=torch.uint8, device="cpu").expand(shape)
+            yield images, collated_targets(self.job.settings, size, mixed=self.mixed)
+
+
+def _loader(job: Job, recorder: Recorder, steps: Sequence[tuple[int, ...]], *, last: bool = False) -> Any:
+    """timm's own loader."""
     from timm.data.loader import PrefetchLoader
 
-    shape = (job.settings.bs, 3, *job.built.image_size)
-    images = torch.empty(shape, dtype=torch.uint8, device="cpu").expand(shape)
-    labels = collated_targets(job.settings)
-    host: Any = ((images, labels) for _ in range(STEPS * job.settings.accum + 1))
+    host: Any = _Host(job, steps, last=last)
     with recorder.inputs():
         loader = PrefetchLoader(host, device=torch.device(job.device))
     loader.img_dtype = DTYPES.get(job.settings.precision, torch.float32)  # mean and std stay fp32
-    return iter(loader)
+    return loader

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from .ema import make_ema
-from .job import STEPS, Job, Recorder, backward
+from .job import Job, Recorder, backward
 from .recipe import clip_norm, label_smoothing
+from .trainer_evaluation import evaluate, smoothed_loss, to_fp32
 
 __all__ = ["run_trainer"]
 
@@ -20,14 +20,19 @@ def run_trainer(job: Job, recorder: Recorder) -> None:
 
     ``loss`` and ``norm`` are names of the loop: the last step's values live until they are rebound.
     """
+    with recorder.during("resume"):
+        job.load()
     scaler = job.scaler()
-    update_ema = make_ema(job, recorder)
+    ema = make_ema(job, recorder)
     with recorder.during("loop"):
-        total_loss = torch.tensor(0.0, device=job.device)
-    for step in range(STEPS):
+        total_loss = torch.zeros((), device=job.device)  # torch.tensor would not be seen
+    for step, sizes in enumerate(job.schedule()):
+        if not sizes:
+            evaluate(job, recorder)
+            continue
         recorder.step_begins(step)
         with recorder.during("forward"), recorder.inputs():
-            batches, num_items = _fetch(job)
+            batches, num_items = _fetch(job, sizes)
         for micro_step, inputs in enumerate(batches):
             job.zero("before-forward", micro_step)
             with recorder.during("forward"):
@@ -45,13 +50,13 @@ def run_trainer(job: Job, recorder: Recorder) -> None:
             scaler.update()
             recorder.stepped()
             job.zero("after-step")
-            update_ema(step)
+            ema.update(step)
 
 
-def _fetch(job: Job) -> tuple[list[dict[str, Tensor]], Tensor | None]:
+def _fetch(job: Job, sizes: tuple[int, ...]) -> tuple[list[dict[str, Tensor]], Tensor | None]:
     batches = []
-    for _ in range(job.settings.accum):
-        images, labels = job.batch()
+    for size in sizes:
+        images, labels = job.batch(size)
         batches.append({"pixel_values": images} if labels is None else {"pixel_values": images, "labels": labels})
     num_items = sum((batch["labels"].ne(-100).sum() for batch in batches if "labels" in batch), start=0)
     return batches, num_items if isinstance(num_items, Tensor) else None
@@ -64,27 +69,9 @@ def _trainer_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None)
     labels = inputs["labels"] if smoothing else None
     with job.autocast():
         outputs = job.model(**({"pixel_values": inputs["pixel_values"]} if smoothing else inputs), **extra)
-    if job.settings.precision in _MIXED:
-        outputs = {name: _to_fp32(value) for name, value in outputs.items()}
-    loss: Tensor = _smoothed(outputs, labels, smoothing, extra) if smoothing else outputs["loss"]
+    outputs = to_fp32(job, outputs)
+    loss: Tensor = smoothed_loss(outputs, labels, smoothing, extra) if smoothing else outputs["loss"]
     return loss if job.built.takes_num_items else loss / job.settings.accum
-
-
-def _smoothed(outputs: Any, labels: Tensor | None, smoothing: float, extra: dict[str, Any]) -> Tensor:
-    """``label_smoothing_factor``: the labels did not go to the model."""
-    from transformers import trainer_pt_utils
-
-    smoother: Any = trainer_pt_utils.LabelSmoother(epsilon=smoothing)
-    loss: Tensor = smoother(outputs, labels, **extra)
-    return loss
-
-
-_MIXED = ("fp16", "bf16")
-
-
-def _to_fp32(value: Any) -> Any:
-    """accelerate's ``convert_to_fp32``: 16-bit outputs get a copy."""
-    return value.float() if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16) else value
 
 
 def _clip(job: Job, scaler: torch.amp.GradScaler) -> Tensor:

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -164,7 +164,7 @@ def install(folder: str, last_step: int) -> None:
     torch.cuda.memory.reset_peak_memory_stats = torch.cuda.reset_peak_memory_stats = watch.seen_reset
     register_optimizer_step_pre_hook(lambda *_: watch.begin("optimizer_step"))
     register_optimizer_step_post_hook(lambda *_: watch.stepped())
-    backward, hook = torch.autograd.backward, sys.excepthook
+    backward, hook, leave = torch.autograd.backward, sys.excepthook, os._exit
 
     def watched_backward(*args: Any, **kwargs: Any) -> None:
         watch.begin("backward")
@@ -175,6 +175,11 @@ def install(folder: str, last_step: int) -> None:
         watch.failed(error)
         hook(kind, error, trace)
 
+    def watched_exit(status: int) -> NoReturn:
+        watch.write()
+        leave(status)
+
     torch.autograd.backward = watched_backward
     sys.excepthook = watched_hook
+    os._exit = watched_exit  # the way out that skips atexit
     atexit.register(watch.finish)

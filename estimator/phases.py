@@ -1,0 +1,147 @@
+"""What comes besides steady training steps: an epoch's smaller last step, evaluation, resuming from a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import accumulate
+from typing import NamedTuple
+
+from .families import Plan
+from .generations import Torch
+from .ledger import Ledger, followed_by
+from .loops import LOOPS
+from .optimizers import LOADED_AS_MADE
+from .settings import TrainSettings
+from .step import AUTOCAST_DTYPES, Step
+
+__all__ = ["Course", "NotPlayed", "continued", "last_sizes", "not_played", "resumed"]
+
+_LOOP = 1  # the phase in which a loop binds its first names; the one before builds model and optimizer
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """A run from the first step to the training behind an evaluation; steps are indices into ``ledger.steps``.
+
+    The first three steps are training; ``last_batch`` and ``evaluation`` are None where they are not played.
+    """
+
+    ledger: Ledger
+    last_batch: int | None
+    evaluation: int | None
+
+    @property
+    def parts(self) -> tuple[tuple[str, int], ...]:
+        """What happens one after the other, and the event with which it ends."""
+        names = {self.last_batch: "last_batch", self.evaluation: "evaluation"}
+        starts = [self.ledger.first_event(step) for step in self.ledger.steps[1:]]
+        stops = [*starts, len(self.ledger.events)]
+        parts: list[tuple[str, int]] = []
+        for step, stop in enumerate(stops):
+            name = names.get(step, "training")
+            if parts and parts[-1][0] == name:
+                parts.pop()
+            parts.append((name, stop))
+        return tuple(parts)
+
+
+class NotPlayed(NamedTuple):
+    """Why a phase is not known; None where it is."""
+
+    evaluation: str | None
+    resume: str | None
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """What an estimate says of it."""
+        named = (("evaluation", self.evaluation), ("resuming from a checkpoint", self.resume))
+        return tuple(f"{name}: {reason}" for name, reason in named if reason is not None)
+
+
+def not_played(plan: Plan, settings: TrainSettings) -> NotPlayed:
+    """Which phases nothing is said about, as no rehearsal has shown them."""
+    evaluation = resume = None
+    if plan.fused_evaluation and settings.precision not in AUTOCAST_DTYPES:
+        evaluation = "nn.MultiheadAttention then runs a fused kernel of its own"
+    if settings.optim not in LOADED_AS_MADE:
+        resume = f"how {settings.optim} loads its state"
+    if settings.ema:
+        resume = "when the EMA copy is loaded"
+    if settings.parallel not in {None, "none"}:
+        evaluation = resume = f"with --parallel {settings.parallel}"
+    if not (torch := Torch.parse(settings.torch)).is_newest:
+        evaluation = resume = f"only known of the newest torch, not of {torch.label}"
+    return NotPlayed(evaluation, resume)
+
+
+def continued(step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: bool) -> Course:
+    """``three_steps``, then the epoch's last step where it is smaller, an evaluation, and training again.
+
+    ``step`` has played ``two_steps`` and goes on from there.
+    """
+    loop, last = LOOPS[step.settings.loop], last_sizes(step.settings)
+    count, whole = len(three_steps.steps), step.sizes
+    if last:
+        step.run.start_step()
+        step.sizes = last
+        if step.repeats is not None:
+            step.repeats.start_anew(len(last))
+        loop.play(step)
+        step.sizes = whole
+    if evaluates:
+        step.run.start_step()
+        loop.evaluate(step)
+    if last:  # no earlier step begins with what this one has left
+        step.run.start_step()
+        loop.play(step)
+    ledger = three_steps
+    if last or evaluates:
+        ledger = followed_by(ledger, step.run.ledger(), len(two_steps.events))
+    if evaluates and not last:
+        ledger = followed_by(ledger, two_steps, two_steps.first_event(two_steps.steps[-1]))
+    return Course(
+        ledger=ledger,
+        last_batch=count if last else None,
+        evaluation=count + bool(last) if evaluates else None,
+    )
+
+
+def last_sizes(settings: TrainSettings) -> tuple[int, ...]:
+    """The micro-batches of an epoch's last step where they differ from the others'; timm's loader drops the rest."""
+    samples, bs, accum = settings.train_samples, settings.bs, settings.accum
+    if samples is None or settings.loop == "timm":
+        return ()
+    batches, rest = divmod(samples, bs)
+    count = (batches + bool(rest)) % accum or min(accum, batches + bool(rest))
+    sizes = (bs,) * (count - 1) + (rest or bs,)
+    return () if sizes == (bs,) * accum else sizes
+
+
+def resumed(two_steps: Ledger) -> Ledger:
+    """A run that begins with an optimizer's state from a checkpoint: all of it is there before the loop's own names.
+
+    ``Optimizer.load_state_dict`` moves it tensor by tensor, in the order in which the first step made it, and the
+    weights are copied into those that the model has (torch 2.14, optim/optimizer.py). A state that is there from the
+    optimizer's construction on goes when all of the new one is there.
+    """
+    start = two_steps.first_event(_LOOP)
+    before, behind = two_steps.events[:start], two_steps.events[start:]
+    made = [event for event in behind if event >= 0 and two_steps.kinds[event] == "optimizer_state"]
+    constructed = [event for event in before if two_steps.kinds[event] == "optimizer_state"]
+    first_new = len(two_steps.bytes)
+    loaded = [*range(first_new, first_new + len(constructed)), *(~event for event in constructed), *made]
+    moves = set(made)
+    ahead = list(accumulate((event in moves for event in reversed(behind)), initial=0))[::-1]  # from each event on
+
+    def placed(first: int) -> int:
+        return first + len(loaded) - len(made) + ahead[first - start]
+
+    phases = [(name, placed(first)) for name, first in two_steps.phases[_LOOP:]]
+    return two_steps._replace(
+        bytes=(*two_steps.bytes, *(two_steps.bytes[event] for event in constructed)),
+        kinds=(*two_steps.kinds, *("optimizer_state" for _ in constructed)),
+        layers=(*two_steps.layers, *(two_steps.layers[event] for event in constructed)),
+        events=(*before, *loaded, *(event for event in behind if event not in moves)),
+        phases=(*two_steps.phases[:_LOOP], ("resume", start), *phases),
+        steps=tuple(step + 1 for step in two_steps.steps),
+    )
