@@ -12,6 +12,7 @@ from .errors import NoFamily
 from .families import Plan
 from .generations import Torch, unknown_of
 from .loops import with_defaults
+from .parallel.advice import advice
 from .play import Played, block_peak, play, tensor_peak
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
 from .settings import TrainSettings
@@ -64,6 +65,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
         warnings=(
             *scope.warnings(settings, plan, device.gpu.capability),
             *lora.warnings(played.step),
+            *advice(played.step),
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
     )

@@ -68,6 +68,29 @@ def test_buckets_have_their_full_size_whatever_the_model():
     assert smaller.at_tensor_peak["communication"] < 2 * 2 * 192 * 192 * 8
 
 
+def test_a_bucket_larger_than_the_model_is_named_with_what_to_write_instead():
+    settings = {"gpus": 2, "parallel": "zero2"}
+    (warning,) = [text for text in estimate(**settings).warnings if "reduce_bucket_size" in text]
+    assert "--parallel ddp needs" in warning
+    fixed = '"reduce_bucket_size": 36864'
+    assert fixed in warning
+    assert not [text for text in estimate(deepspeed=FILE, gpus=2).warnings if "reduce_bucket_size" in text]
+
+
+def test_zero_leaves_activations_and_says_so():
+    alone, many = (estimate(**more) for more in ({"precision": "pure-bf16"}, {"gpus": 8, "parallel": "zero2"}))
+    assert alone.states.saved_activation_bytes == many.states.saved_activation_bytes
+    assert any("not activations" in text for text in many.warnings)
+
+
+def test_a_convolution_that_stage_3_empties_is_named():
+    kernel = 192 * 3 * 16 * 16
+    (warning,) = [text for text in estimate(gpus=2, parallel="zero3").warnings if "convolution" in text]
+    assert f'"stage3_param_persistence_threshold": {kernel} keeps it whole' in warning
+    whole = {"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": kernel}}
+    assert not [text for text in estimate(gpus=2, deepspeed=whole).warnings if "convolution" in text]
+
+
 def test_offload_moves_states_to_the_host():
     for stage in (1, 2, 3):
         moved = estimate(parallel=f"zero{stage}", gpus=2, offload="optimizer")

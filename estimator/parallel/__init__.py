@@ -34,5 +34,8 @@ def strategy_of(settings: TrainSettings) -> type[Strategy]:
     """The engine that the settings name, or DDP for several GPUs; raises ``NotModelled`` for one without a row."""
     name = engine_of(settings)
     if name not in STRATEGIES:
-        raise NotModelled(f"--parallel {name} is not modelled yet; leave it out")
+        raise NotModelled(
+            f"--parallel {name} is not modelled yet: what its gathers and prefetches hold was not checked against real "
+            "processes; use ddp, zero1, zero2 or zero3"
+        )
     return STRATEGIES[name]
