@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from vitmem.errors import NotModelled
 from vitmem.settings import TrainSettings
 
 from .measurement import AllocatorMeasurement, Measured
@@ -15,7 +16,7 @@ __all__ = ["AUTO", "BACKENDS", "Run"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One measurement to make. ``device``, ``force`` and ``timeout_s`` are the null backend's."""
+    """One measurement to make. ``device``, ``force`` and ``timeout_s`` are for backends that start processes."""
 
     settings: TrainSettings
     device: NullDevice
@@ -27,6 +28,14 @@ def _meta(run: Run) -> Measured:
     from .meta import measure
 
     return measure(run.settings)
+
+
+def _cpu(run: Run) -> Measured:
+    if run.settings.gpus == 1 and run.settings.parallel in {None, "none"}:
+        raise NotModelled(f"backend 'cpu' runs several ranks in this version; add --gpus 2, or use --backend {AUTO}")
+    from .distributed.backend import measure
+
+    return measure(run.settings, timeout_s=run.timeout_s)
 
 
 def _null(run: Run) -> Measured:
@@ -52,6 +61,6 @@ def _cuda(run: Run) -> Measured:
 
 
 #: By the name that ``--backend`` takes; those of later versions are None.
-BACKENDS: Mapping[str, Callable[[Run], Measured] | None] = {"meta": _meta, "cpu": None, "cuda": _cuda, "null": _null}
+BACKENDS: Mapping[str, Callable[[Run], Measured] | None] = {"meta": _meta, "cpu": _cpu, "cuda": _cuda, "null": _null}
 #: What ``auto`` is: runs everywhere, and to the byte.
 AUTO = "meta"
