@@ -16,7 +16,7 @@ from .launch import measure_ranks
 
 __all__ = ["RanksMeasurement", "measure"]
 
-_NOTES = (
+_NOTES: tuple[str, ...] = (
     "most loaded rank; the host's next batch is counted as well, and what the CPU's kernels save may have another type",
 )
 _AS_BF16 = "ran in bf16: DeepSpeed and autocast have no fp16 on the CPU; sizes are the same"
