@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -52,17 +52,13 @@ def followed_by(ledger: Ledger, source: Ledger, first: int) -> Ledger:
     stop, events = len(ledger.events), source.events[first:]
     oldest = next(event for event in events if event >= 0)
     later = len(ledger.bytes) - oldest
-    heirs = _heirs(source, first, ledger, [~event for event in events if ~oldest < event < 0])
-    moved, gone = [], []
-    for place, event in enumerate(events):
-        if event >= 0:
-            moved.append(event + later)
-        elif event <= ~oldest:
-            moved.append(event - later)
-        elif ~event in heirs:
-            moved.append(~heirs[~event])
-        else:
-            gone.append(place)
+    heirs = _heirs(source, first, ledger, {~event for event in events if ~oldest < event < 0})
+    gone = [place for place, event in enumerate(events) if ~oldest < event < 0 and ~event not in heirs]
+    moved = [
+        event + later if event >= 0 else event - later if event <= ~oldest else ~heirs[~event]
+        for event in events
+        if not ~oldest < event < 0 or ~event in heirs
+    ]
 
     def placed(event: int) -> int:
         return event - first + stop - bisect_left(gone, event - first)
@@ -80,9 +76,8 @@ def followed_by(ledger: Ledger, source: Ledger, first: int) -> Ledger:
     )
 
 
-def _heirs(source: Ledger, first: int, ledger: Ledger, freed: Iterable[int]) -> dict[int, int]:
+def _heirs(source: Ledger, first: int, ledger: Ledger, freed: set[int]) -> dict[int, int]:
     """For what ``source`` has ``freed`` after ``first`` events: what has its rank at the end of ``ledger``, if any."""
-    freed = set(freed)
     sizes = {source.bytes[i] for i in freed}
     now, then = _by_likeness(source, sizes, first), _by_likeness(ledger, sizes, len(ledger.events))
     return {i: heir for like, ones in now.items() for i, heir in zip(ones, then.get(like, ())) if i in freed}
@@ -92,7 +87,7 @@ def _by_likeness(ledger: Ledger, sizes: set[int], stop: int) -> dict[tuple[int, 
     """Those of these sizes that are alive after ``stop`` events, by (bytes, kind, layer), the youngest first."""
     alive: dict[tuple[int, str, str], list[int]] = {}
     events = set(ledger.events[:stop])
-    for i in reversed([i for i, size in enumerate(ledger.bytes) if size in sizes]):
-        if i in events and ~i not in events:
-            alive.setdefault((ledger.bytes[i], ledger.kinds[i], ledger.layers[i]), []).append(i)
+    of_size = [i for i, size in enumerate(ledger.bytes) if size in sizes]
+    for i in reversed([i for i in of_size if ~i not in events and i in events]):
+        alive.setdefault((ledger.bytes[i], ledger.kinds[i], ledger.layers[i]), []).append(i)
     return alive

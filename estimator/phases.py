@@ -65,8 +65,6 @@ def not_played(plan: Plan, settings: TrainSettings) -> NotPlayed:
         evaluation = "nn.MultiheadAttention then runs a fused kernel of its own"
     if settings.optim not in LOADED_AS_MADE:
         resume = f"how {settings.optim} loads its state"
-    if settings.ema:
-        resume = "when the EMA copy is loaded"
     if settings.parallel not in {None, "none"}:
         evaluation = resume = f"with --parallel {settings.parallel}"
     if not (torch := Torch.parse(settings.torch)).is_newest:
@@ -74,7 +72,9 @@ def not_played(plan: Plan, settings: TrainSettings) -> NotPlayed:
     return NotPlayed(evaluation, resume)
 
 
-def continued(step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: bool) -> Course:
+def continued(
+    step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: bool, trains_again: bool = True
+) -> Course:
     """``three_steps``, then the epoch's last step where it is smaller, an evaluation, and training again.
 
     ``step`` has played ``two_steps`` and goes on from there.
@@ -91,13 +91,13 @@ def continued(step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: 
     if evaluates:
         step.run.start_step()
         loop.evaluate(step)
-    if last:  # no earlier step begins with what this one has left
+    if last and trains_again:  # no earlier step begins with what this one has left
         step.run.start_step()
         loop.play(step)
     ledger = three_steps
     if last or evaluates:
         ledger = followed_by(ledger, step.run.ledger(), len(two_steps.events))
-    if evaluates and not last:
+    if evaluates and trains_again and not last:
         ledger = followed_by(ledger, two_steps, two_steps.first_event(two_steps.steps[-1]))
     return Course(
         ledger=ledger,
@@ -117,18 +117,19 @@ def last_sizes(settings: TrainSettings) -> tuple[int, ...]:
     return () if sizes == (bs,) * accum else sizes
 
 
-def resumed(two_steps: Ledger) -> Ledger:
+def resumed(steps: Ledger) -> Ledger:
     """A run that begins with an optimizer's state from a checkpoint: all of it is there before the loop's own names.
 
     ``Optimizer.load_state_dict`` moves it tensor by tensor, in the order in which the first step made it, and the
     weights are copied into those that the model has (torch 2.14, optim/optimizer.py). A state that is there from the
     optimizer's construction on goes when all of the new one is there.
     """
-    start = two_steps.first_event(_LOOP)
-    before, behind = two_steps.events[:start], two_steps.events[start:]
-    made = [event for event in behind if event >= 0 and two_steps.kinds[event] == "optimizer_state"]
-    constructed = [event for event in before if two_steps.kinds[event] == "optimizer_state"]
-    first_new = len(two_steps.bytes)
+    start = steps.first_event(_LOOP)
+    before, behind = steps.events[:start], steps.events[start:]
+    behind_begin = steps.events[steps.first_event(steps.steps[0]) :]  # an EMA copy is made before
+    made = [event for event in behind_begin if event >= 0 and steps.kinds[event] == "optimizer_state"]
+    constructed = [event for event in before if steps.kinds[event] == "optimizer_state"]
+    first_new = len(steps.bytes)
     loaded = [*range(first_new, first_new + len(constructed)), *(~event for event in constructed), *made]
     moves = set(made)
     ahead = list(accumulate((event in moves for event in reversed(behind)), initial=0))[::-1]  # from each event on
@@ -136,12 +137,12 @@ def resumed(two_steps: Ledger) -> Ledger:
     def placed(first: int) -> int:
         return first + len(loaded) - len(made) + ahead[first - start]
 
-    phases = [(name, placed(first)) for name, first in two_steps.phases[_LOOP:]]
-    return two_steps._replace(
-        bytes=(*two_steps.bytes, *(two_steps.bytes[event] for event in constructed)),
-        kinds=(*two_steps.kinds, *("optimizer_state" for _ in constructed)),
-        layers=(*two_steps.layers, *(two_steps.layers[event] for event in constructed)),
+    phases = [(name, placed(first)) for name, first in steps.phases[_LOOP:]]
+    return steps._replace(
+        bytes=(*steps.bytes, *(steps.bytes[event] for event in constructed)),
+        kinds=(*steps.kinds, *("optimizer_state" for _ in constructed)),
+        layers=(*steps.layers, *(steps.layers[event] for event in constructed)),
         events=(*before, *loaded, *(event for event in behind if event not in moves)),
-        phases=(*two_steps.phases[:_LOOP], ("resume", start), *phases),
-        steps=tuple(step + 1 for step in two_steps.steps),
+        phases=(*steps.phases[:_LOOP], ("resume", start), *phases),
+        steps=tuple(step + 1 for step in steps.steps),
     )

@@ -15,6 +15,7 @@ from .loops import with_defaults
 from .parallel.advice import advice
 from .play import Played, block_peak, play, tensor_peak
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
+from .scaling import with_larger_batch
 from .settings import TrainSettings
 from .step import Step
 from .timeline import PhaseSummary, allocated_peak, layer_peaks, snapshot
@@ -41,7 +42,7 @@ def play_settings(settings: TrainSettings) -> Estimate:
     """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others."""
     plan, settings = resolved(settings)
     device = device_of(settings)
-    played = Played(plan, settings, device.gpu, device.allocator)
+    played = Played(plan, settings, device.gpu, device.allocator, trains_again=device.total_bytes is not None)
     fits, reserved = verdict(device, played.runs)
     phases = _phases(played)
     return Estimate(
@@ -171,7 +172,9 @@ def _states(played: Played) -> States:
 
 def _scaling(played: Played, plan: Plan, settings: TrainSettings, device: Device) -> Scaling:
     """The slope without what the allocator does not split off, which jumps from batch to batch."""
-    larger = play(plan, dataclasses.replace(settings, bs=settings.bs + 1), device.gpu).run.ledger()
+    larger = with_larger_batch(played.step, played.ledger)
+    if larger is None:
+        larger = play(plan, dataclasses.replace(settings, bs=settings.bs + 1), device.gpu).run.ledger()
     slope = allocated_peak(larger, -1) - allocated_peak(played.ledger, -1)
     return Scaling(fixed_bytes=played.allocated.total_bytes - slope * settings.bs, bytes_per_image=slope)
 

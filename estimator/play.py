@@ -34,9 +34,8 @@ def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
 
 def _shared(settings: TrainSettings, make: Callable[[int], MadeT]) -> MadeT:
     """What ``make`` plays: equal blocks share one play, where they turn out to be equal in every event."""
-    for num_last in (
-        (1, 2) if strategy_of(settings).shares_blocks else ()
-    ):  # with the second-last, in case that nothing comes in to the last as to the others
+    shares = strategy_of(settings).shares_blocks
+    for num_last in (1, 2) if shares else ():  # the second-last, if nothing comes in to the last as to the others
         try:
             return make(num_last)
         except NotRepeatable:
@@ -61,10 +60,9 @@ def play_once(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_l
 
 
 class _Training(NamedTuple):
-    """What is known of the first two steps, and the course of the run that begins with them."""
+    """What is known of the first two steps, three steps, and the course of the run that begins with them."""
 
     step: Step
-    two_steps: Ledger
     ledger: Ledger
     saved_activations: dict[str, int]
     unknown_workspace_bytes: int
@@ -72,7 +70,13 @@ class _Training(NamedTuple):
 
 
 def train(
-    plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_last: int = 0, *, evaluates: bool
+    plan: Plan,
+    settings: TrainSettings,
+    gpu: Gpu | None = None,
+    num_last: int = 0,
+    *,
+    evaluates: bool,
+    trains_again: bool = True,
 ) -> _Training:
     """:func:`play_once`, and what comes after the third step."""
     step = play_once(plan, settings, gpu, num_last)
@@ -80,14 +84,17 @@ def train(
     saved = step.saved_activations(two_steps)
     unknown = raised_peak(two_steps, -1, step.run.unknown)
     ledger = two_steps if len(two_steps.steps) > STEPS else with_last_step_again(two_steps)
-    course = continued(step, two_steps, ledger, evaluates=evaluates)
+    course = continued(step, two_steps, ledger, evaluates=evaluates, trains_again=trains_again)
     if step.repeats is not None and step.repeats.num_open:
         raise NotRepeatable
-    return _Training(step, two_steps, ledger, saved, unknown, course)
+    return _Training(step, ledger, saved, unknown, course)
 
 
 class Played:
-    """Three steps through the caching allocator; the third is the one that is reported."""
+    """Three steps through the caching allocator; the third is the one that is reported.
+
+    ``trains_again`` False leaves out the training behind an evaluation: it decides only whether all of it fits.
+    """
 
     def __init__(
         self,
@@ -95,10 +102,15 @@ class Played:
         settings: TrainSettings,
         gpu: Gpu | None = None,
         allocator: AllocatorConfig | None = None,
+        *,
+        trains_again: bool = True,
     ) -> None:
         self.not_played = not_played(plan, settings)
         evaluates = self.not_played.evaluation is None
-        training = _shared(settings, lambda num_last: train(plan, settings, gpu, num_last, evaluates=evaluates))
+        training = _shared(
+            settings,
+            lambda num_last: train(plan, settings, gpu, num_last, evaluates=evaluates, trains_again=trains_again),
+        )
         self.step, self.ledger, self.course = training.step, training.ledger, training.course
         self.saved_activations = training.saved_activations
         self.unknown_workspace_bytes = training.unknown_workspace_bytes
@@ -110,7 +122,7 @@ class Played:
         self.allocated = block_peak(self.steady)
         self.resume: Run | None = None
         if self.not_played.resume is None:
-            ledger = resumed(training.two_steps)
+            ledger = resumed(self.ledger)
             self.resume = run_of(ledger, (("resume", len(ledger.events)),), allocator)
 
     @property

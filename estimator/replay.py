@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from .allocator import AllocatorConfig, Block, CachingAllocator, OutOfMemory
+from .allocator import AllocatorConfig, Block, CachingAllocator, DefaultAllocator, OutOfMemory
 from .ledger import Ledger
 
 __all__ = ["Replay", "replay"]
@@ -26,43 +27,64 @@ class Replay(NamedTuple):
 
 def replay(ledger: Ledger, config: AllocatorConfig | None = None, *, marks: tuple[int, ...] = ()) -> Replay:
     """Every allocation and free of ``ledger`` in order, from an empty allocator on; ``marks`` are events."""
-    allocator = CachingAllocator(config)
-    sizes = [0] * len(ledger.bytes)
-    living: dict[int, Block] = {}
+    player = _player(ledger, config or AllocatorConfig())
     reserved: dict[int, int] = {}
     start, failed = 0, None
     for stop in sorted({*marks, *ledger.releases, len(ledger.events)}):
-        failed = _stretch(allocator, ledger, range(start, stop), living, sizes)
-        reserved[stop] = allocator.max_reserved
-        if failed is not None:
+        at = player.play(ledger.events[start:stop])
+        reserved[stop] = player.max_reserved
+        if at is not None:
+            failed = start + at
             break
         if stop in ledger.releases:
-            allocator.release_cached()
+            player.release_cached()
         start = stop
     return Replay(
-        blocks=tuple(sizes),
-        reserved_bytes=allocator.max_reserved,
-        num_retries=allocator.num_retries,
+        blocks=tuple(player.sizes),
+        reserved_bytes=player.max_reserved,
+        num_retries=player.num_retries,
         failed=failed,
-        reserved_at=tuple(reserved.get(mark, allocator.max_reserved) for mark in marks),
+        reserved_at=tuple(reserved.get(mark, player.max_reserved) for mark in marks),
     )
 
 
-def _stretch(
-    allocator: CachingAllocator, ledger: Ledger, places: range, living: dict[int, Block], sizes: list[int]
-) -> int | None:
-    """The events of these places; the one that ran out of memory."""
-    malloc, free = allocator.malloc, allocator.free
-    requests, side, start = ledger.bytes, ledger.side, places.start
-    for place, event in enumerate(ledger.events[start : places.stop], start):
-        if event < 0:
-            if (block := living.pop(~event, None)) is not None:
-                free(block)
-        elif request := requests[event]:  # an empty tensor asks for nothing
-            try:
-                block = malloc(request, side.get(event, 0))
-            except OutOfMemory:
-                return place
-            living[event] = block
-            sizes[event] = block.size
-    return None
+def _player(ledger: Ledger, config: AllocatorConfig) -> DefaultAllocator | _Player:
+    if config.expandable_segments or config.max_split_size is not None:
+        return _Player(ledger, config)
+    return DefaultAllocator(ledger.bytes, ledger.side, config.capacity)
+
+
+class _Player:
+    """An allocator with options, as :class:`DefaultAllocator` is one without."""
+
+    def __init__(self, ledger: Ledger, config: AllocatorConfig) -> None:
+        self.requests, self.side = ledger.bytes, ledger.side
+        self.sizes = [0] * len(ledger.bytes)
+        self._allocator = CachingAllocator(config)
+        self._living: dict[int, Block] = {}
+
+    @property
+    def max_reserved(self) -> int:
+        return self._allocator.max_reserved
+
+    @property
+    def num_retries(self) -> int:
+        return self._allocator.num_retries
+
+    def release_cached(self) -> None:
+        self._allocator.release_cached()
+
+    def play(self, events: Sequence[int]) -> int | None:
+        malloc, free, living = self._allocator.malloc, self._allocator.free, self._living
+        for place, event in enumerate(events):
+            if event < 0:
+                if (block := living.pop(~event, None)) is not None:
+                    free(block)
+            elif request := self.requests[event]:  # an empty tensor asks for nothing
+                try:
+                    block = malloc(request, self.side.get(event, 0))
+                except OutOfMemory:
+                    return place
+                living[event] = block
+                self.sizes[event] = block.size
+        return None

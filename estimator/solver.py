@@ -106,8 +106,9 @@ def _does_not_fit(estimate: Estimate, what: str) -> DoesNotFit:
     assert peak.device_low_bytes is not None
     assert peak.device_high_bytes is not None
     low, high = (format_bytes(size - peak.reserved_bytes) for size in (peak.device_low_bytes, peak.device_high_bytes))
+    needed = format_bytes(verdict["usable_bytes"] - verdict["headroom_bytes"])  # in the phase that takes the most
     return DoesNotFit(
-        f"{what} does not fit {verdict['gpu']}: it reserves {format_bytes(peak.reserved_bytes)} beside a CUDA "
+        f"{what} does not fit {verdict['gpu']}: it reserves {needed} beside a CUDA "
         f"context of {low} to {high}; try --grad-checkpointing, --precision bf16 or a smaller model"
     )
 

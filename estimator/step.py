@@ -26,9 +26,13 @@ AUTOCAST_DTYPES = {"fp16": DType.float16, "bf16": DType.bfloat16}
 PARAMETER_DTYPES = {"pure-fp16": DType.float16, "pure-bf16": DType.bfloat16}
 
 
-def played(sizes: Sequence[int], most: int) -> list[int]:
-    """Which of a step's batches are played, ``most`` at most: later ones repeat the one before, but a smaller last."""
-    last = len(sizes) - 1
+def played(sizes: Sequence[int]) -> list[int]:
+    """Which of a step's batches are played.
+
+    The third and later ones repeat the second, allocation by allocation, but which blocks they get settles later, for
+    odd and even ones apart: three or four are played, a smaller last one among them.
+    """
+    last, most = len(sizes) - 1, 4 - len(sizes) % 2
     if last < most:
         return [*range(last + 1)]
     return [*range(most)] if sizes[last] == sizes[1] else [*range(most - 1), last]
@@ -110,7 +114,7 @@ class Step:
         if self.model.own_loss:
             return None
         total = None
-        for place in played(sizes, 2 if sizes[-1] == sizes[0] else 3):
+        for place in played(sizes):
             counted = Tensor.empty(self.run, (sizes[place],), DType.bool, kind="inputs")
             of_one_batch = Tensor.empty(self.run, (), DType.int64, kind="inputs")
             widened = self.run.workspace(8 * counted.numel)  # the kernel sums no bytes
@@ -121,12 +125,8 @@ class Step:
 
     @property
     def micro_steps(self) -> list[int]:
-        """The micro-steps to play.
-
-        The third and later ones repeat the second, allocation by allocation, but which blocks they get settles later,
-        for odd and even ones apart: three or four are played.
-        """
-        return played(self.sizes, 4 - len(self.sizes) % 2)
+        """The micro-steps to play."""
+        return played(self.sizes)
 
     def images(self, size: int, dtype: DType | None = None) -> Tensor:
         """A batch of pixel values [B, 3, H, W]."""

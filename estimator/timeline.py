@@ -13,6 +13,8 @@ __all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_sum
 
 #: Kinds that a kernel borrows: allocated, but no tensor of the program.
 NOT_TENSORS = frozenset({"workspaces", "rounding"})
+#: Kinds that live for a part of a layer's work.
+PASSING = frozenset({"temporaries", "workspaces"})
 
 
 class Moment(NamedTuple):
@@ -38,8 +40,7 @@ def phase_summaries(ledger: Ledger, blocks: Sequence[int]) -> list[PhaseSummary]
 
     ``blocks`` are the bytes that the allocator handed out for each allocation.
     """
-    tensors = list(accumulate(_deltas(ledger, _tensor_sizes(ledger)), initial=0))
-    allocated = list(accumulate(_deltas(ledger, blocks), initial=0))
+    tensors, allocated = _totals(ledger, _tensor_sizes(ledger)), _totals(ledger, blocks)
     return [
         PhaseSummary(
             name=name,
@@ -53,16 +54,16 @@ def phase_summaries(ledger: Ledger, blocks: Sequence[int]) -> list[PhaseSummary]
 
 def allocated_peak(ledger: Ledger, step: int) -> int:
     """The largest total of rounded sizes from the start of a step on: without what the allocator does not split off."""
-    first = ledger.first_event(ledger.steps[step])
-    blocks = {size: rounded(size) for size in set(ledger.bytes)}
-    return max(list(accumulate(_deltas(ledger, [blocks[size] for size in ledger.bytes]), initial=0))[first:])
+    return max(_totals(ledger, _rounded_sizes(ledger))[ledger.first_event(ledger.steps[step]) :])
 
 
 def raised_peak(ledger: Ledger, step: int, unknown: Sequence[tuple[int, int]]) -> int:
     """By how much the peak from the start of a step on would rise if at each moment (events, bytes) of ``unknown`` so
     many bytes more were borrowed."""
+    if not unknown:
+        return 0
     first = ledger.first_event(ledger.steps[step])
-    totals = list(accumulate(_deltas(ledger, [rounded(size) for size in ledger.bytes]), initial=0))
+    totals = _totals(ledger, _rounded_sizes(ledger))
     highest = max(totals[first:])
     return max([highest, *(totals[at] + size for at, size in unknown if at >= first)]) - highest
 
@@ -71,8 +72,15 @@ def _tensor_sizes(ledger: Ledger) -> list[int]:
     return [0 if kind in NOT_TENSORS else size for size, kind in zip(ledger.bytes, ledger.kinds)]
 
 
-def _deltas(ledger: Ledger, sizes: Sequence[int]) -> list[int]:
-    return [sizes[event] if event >= 0 else -sizes[~event] for event in ledger.events]
+def _rounded_sizes(ledger: Ledger) -> list[int]:
+    blocks = {size: rounded(size) for size in set(ledger.bytes)}
+    return [blocks[size] for size in ledger.bytes]
+
+
+def _totals(ledger: Ledger, sizes: Sequence[int]) -> list[int]:
+    """The running total after every number of events."""
+    deltas = [*sizes, *[-size for size in reversed(sizes)]]  # a death ``~i`` counts from the end, as Python does
+    return list(accumulate(map(deltas.__getitem__, ledger.events), initial=0))
 
 
 def _highest(ledger: Ledger, totals: list[int], phase: str, first: int, last: int) -> Moment:
@@ -95,9 +103,9 @@ def snapshot(ledger: Ledger, blocks: Sequence[int], event: int) -> dict[str, int
     by_kind: dict[str, int] = {}
     rounding = 0
     happened = ledger.events[:event]
-    dead = {~change for change in happened if change < 0}
+    changes = set(happened)
     for i in happened:
-        if i < 0 or i in dead:
+        if i < 0 or ~i in changes:
             continue
         size, kind = ledger.bytes[i], ledger.kinds[i]
         by_kind[kind] = by_kind.get(kind, 0) + size
@@ -111,16 +119,16 @@ def layer_peaks(ledger: Ledger, step: int) -> dict[str, int]:
     ran."""
     current: dict[str, int] = {}
     highest: dict[str, int] = {}
-    passing = [kind in {"temporaries", "workspaces"} for kind in ledger.kinds]
+    sizes, kinds, layers = ledger.bytes, ledger.kinds, ledger.layers
     start = ledger.first_event(ledger.steps[step])
     born = ledger.events[start:]
     oldest = min(event for event in born if event >= 0)
     for event in born:
         i = event if event >= 0 else ~event
-        if not passing[i] or i < oldest:
+        if i < oldest or kinds[i] not in PASSING:
             continue
-        layer = ledger.layers[i]
-        total = current[layer] = current.get(layer, 0) + (ledger.bytes[i] if event >= 0 else -ledger.bytes[i])
+        layer = layers[i]
+        total = current[layer] = current.get(layer, 0) + (sizes[i] if event >= 0 else -sizes[i])
         if total > highest.get(layer, 0):
             highest[layer] = total
     return highest

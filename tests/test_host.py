@@ -70,3 +70,13 @@ def test_an_empty_file_has_its_fixed_parts():
     one = safetensors_bytes([("w", (2, 3), DType.float16)])
     assert one == 8 + 88 + 12
     assert torch_save_bytes("o", []) < torch_save_bytes("optimizer", []) < torch_save_bytes("optimizer", [1])
+
+
+def test_what_nobody_measured_is_null():
+    mixed = vitmem.estimate(**TINY, loop="timm", mixup=True, pin_memory=True)
+    assert mixed.host["dataloader_bytes"] is None
+    assert mixed.host["pinned_bytes"] == pinned_bytes([IMAGES, 4 * 1000 * 4], 4, 2)  # a target for every class
+    for added in ({"ema": True}, {"train": "lora"}):
+        estimate = vitmem.estimate(**TINY, **added)
+        assert (estimate.host["checkpoint_disk_bytes"], estimate.host["saving_bytes"]) == (None, None)
+        assert any("checkpoints" in line for line in estimate.not_modelled)

@@ -18,6 +18,8 @@ ROWS = [
 ]
 #: An evaluation of more batches is played by four of them: which block a tensor gets can then differ.
 PLAYED = 5
+#: Of more micro-steps three or four are played: where a block settles can then differ by a small segment.
+PLAYED_MICRO_STEPS = 4
 
 
 def title(row):
@@ -25,7 +27,7 @@ def title(row):
 
 
 def test_there_are_enough_rows():
-    assert len(ROWS) >= 30
+    assert len(ROWS) >= 80
     assert {row["settings"].get("loop", "trainer") for _, row in ROWS} == {"trainer", "timm", "plain"}
     assert sum(row["last_batch_bytes"] is not None for _, row in ROWS) >= 5
 
@@ -54,4 +56,12 @@ def test_what_every_phase_is_handed_and_reserves(gpu, row):
     if request["eval_samples"] > PLAYED * request["eval_bs"]:
         evaluation = figures.pop("evaluation_bytes")
         assert evaluation == pytest.approx(measured.pop("evaluation_bytes"), rel=0.011)
+    if row["settings"].get("accum", 1) > PLAYED_MICRO_STEPS:
+        reserved = figures.pop("resume_reserved_bytes")
+        assert reserved == pytest.approx(measured.pop("resume_reserved_bytes"), abs=2**21)
     assert figures == measured
+
+
+def test_what_the_loops_add_is_among_them():
+    asked = {name for _, row in ROWS for name, value in row["settings"].items() if value}
+    assert asked >= {"ema", "mixup", "label_smoothing", "lora_dropout", "accum", "train_samples"}

@@ -15,6 +15,7 @@ from vitmem.pipeline import resolved
 from vitmem.play import Played
 from vitmem.report.estimate import estimate_report
 from vitmem.settings import TrainSettings
+from vitmem.step import played
 from vitmem.timeline import phase_summaries
 
 TINY = {"model": "vit_tiny_patch16_224", "depth": 1, "bs": 1, "res": 64}
@@ -143,3 +144,26 @@ def test_the_report_says_which_phase_needs_the_most():
     assert "a checkpoint on disk" in rows["host"]
     quiet = " ".join(estimate_report(vitmem.estimate(**asked | {"bs": 64}, eval_bs=1)).subtitle)
     assert "needs more" not in quiet
+
+
+def test_of_an_older_torch_only_training_is_known():
+    older = vitmem.estimate(**TINY, torch="2.8")
+    assert (older.phases["evaluation"], older.phases["resume"]) == (None, None)
+    assert [line for line in older.not_modelled if "only known of the newest torch, not of 2.8" in line]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "places"),
+    [
+        ((4,), [0]),
+        ((4, 4), [0, 1]),
+        ((4, 1), [0, 1]),
+        ((4,) * 4, [0, 1, 2, 3]),
+        ((4,) * 5, [0, 1, 2]),  # odd and even ones settle apart
+        ((4,) * 6, [0, 1, 2, 3]),
+        ((4, 4, 4, 4, 1), [0, 1, 4]),
+        ((4, 4, 4, 4, 4, 1), [0, 1, 2, 5]),
+    ],
+)
+def test_which_micro_steps_are_played(sizes, places):
+    assert played(sizes) == places

@@ -145,13 +145,16 @@ def _replayed(figure: Figure) -> Replayed:
 
 
 def _figure_of(estimate: Estimate, metric: str) -> float:
-    figures = {
-        "allocated": estimate.peak.allocated_bytes,
-        "reserved": estimate.peak.reserved_bytes,
-        "device": estimate.peak.device_bytes,
-        "saved_activations": estimate.states.saved_activation_bytes,
-    }
-    value = figures[metric]
+    if metric in estimate.phases:
+        phase = estimate.phases[metric]
+        value = None if phase is None else phase.allocated_bytes
+    else:
+        value = {
+            "allocated": estimate.peak.allocated_bytes,
+            "reserved": estimate.peak.reserved_bytes,
+            "device": estimate.peak.device_bytes,
+            "saved_activations": estimate.states.saved_activation_bytes,
+        }[metric]
     assert value is not None
     return value
 

@@ -69,21 +69,33 @@ def figures() -> Iterator[Figure]:
         measured = json.loads(path.read_text(encoding="utf-8"))
         for number, row in enumerate(measured["rows"]):
             if "error" not in row:
-                yield from _null_figures(measured["gpu"], number, row)
+                yield from _null_figures(f"{path.stem}-{number}", measured["gpu"], row)
     yield from _public_figures()
 
 
-def _null_figures(gpu: str, number: int, row: Mapping[str, Any]) -> Iterator[Figure]:
-    for metric in ("allocated", "reserved"):
-        yield Figure(
-            id=f"null-{gpu}-{number}",
-            source="null device",
-            metric=metric,
-            gpu=gpu,
-            settings=row["settings"],
-            measured=row[f"{metric}_bytes"],
-            left_bytes=row["left_bytes"] if metric == "allocated" else 0,
-        )
+#: The field of a row behind a metric. Where more was run than training, ``reserved_bytes`` is that of all of it.
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "allocated": ("allocated_bytes",),
+    "reserved": ("steady_reserved_bytes", "reserved_bytes"),
+    "evaluation": ("evaluation_bytes",),
+    "last_batch": ("last_batch_bytes",),
+    "resume": ("resume_bytes",),
+}
+
+
+def _null_figures(id_: str, gpu: str, row: Mapping[str, Any]) -> Iterator[Figure]:
+    for metric, fields in _FIELDS.items():
+        measured = next((row[field] for field in fields if row.get(field) is not None), None)
+        if measured is not None:
+            yield Figure(
+                id=id_,
+                source="null device",
+                metric=metric,
+                gpu=gpu,
+                settings=row["settings"],
+                measured=measured,
+                left_bytes=0 if metric == "reserved" else row["left_bytes"],
+            )
 
 
 def _public_figures() -> Iterator[Figure]:

@@ -3,5 +3,6 @@
 from .block import Block, rounded
 from .caching import CachingAllocator, OutOfMemory
 from .config import AllocatorConfig
+from .default import DefaultAllocator
 
-__all__ = ["AllocatorConfig", "Block", "CachingAllocator", "OutOfMemory", "rounded"]
+__all__ = ["AllocatorConfig", "Block", "CachingAllocator", "DefaultAllocator", "OutOfMemory", "rounded"]

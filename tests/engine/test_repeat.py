@@ -11,7 +11,7 @@ from vitmem.engine.autograd import ones_like
 from vitmem.errors import VitmemError
 from vitmem.families import Plan
 from vitmem.pipeline import resolved
-from vitmem.play import play, play_once
+from vitmem.play import Played, play, play_once, train
 from vitmem.settings import TrainSettings
 
 from tests.matrix import CASES
@@ -40,10 +40,30 @@ def hold(settings: dict[str, Any]) -> None:
     assert shared.attention_kernel == full.attention_kernel
 
 
+def hold_course(settings: dict[str, Any]) -> None:
+    """:func:`hold`, for what comes after the steps, too."""
+    plan, found = plan_of(settings)
+    course = Played(plan, found).course
+    assert course == train(plan, found, evaluates=course.evaluation is not None).course
+
+
 @pytest.mark.parametrize("settings", SETTINGS, ids=["default", "checkpointed", "frozen"])
 @pytest.mark.parametrize("model", FAMILIES.values(), ids=FAMILIES)
 def test_every_family_makes_the_same_events(model: str, settings: dict[str, Any]) -> None:
     hold({"model": model, "bs": 2, **settings})
+
+
+COURSES: list[dict[str, Any]] = [
+    {"train_samples": 5},
+    {"loop": "timm", "precision": "bf16", "ema": True},
+    {"loop": "plain", "precision": "bf16", "accum": 3, "train_samples": 9, "eval_bs": 3},
+]
+
+
+@pytest.mark.parametrize("settings", COURSES, ids=["trainer", "timm", "plain"])
+@pytest.mark.parametrize("model", FAMILIES.values(), ids=FAMILIES)
+def test_evaluations_and_last_steps_share_plays_too(model: str, settings: dict[str, Any]) -> None:
+    hold_course({"model": model, "bs": 2, **settings})
 
 
 @pytest.mark.slow
@@ -71,6 +91,12 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Module, "play", counted)
     return rows
+
+
+def test_what_comes_after_the_steps_costs_a_block_of_every_batch_size(played: list[str]) -> None:
+    plan, settings = plan_of({"model": "vit_base_patch16_224", "eval_bs": 16, "eval_samples": 40, "train_samples": 12})
+    train(plan, settings, num_last=1, evaluates=True)
+    assert played[3:] == ["blocks.0", "blocks.11", "blocks.0", "blocks.0"]
 
 
 def test_twelve_blocks_in_two_steps_cost_three(played: list[str]) -> None:

@@ -24,4 +24,17 @@ CASES: list[dict[str, Any]] = [
     *({"model": TIMM, "bs": 4, "depth": 1, "loop": loop, "accum": accum, "train_samples": samples}
       for loop in ("trainer", "plain") for accum, samples in [(1, 41), (2, 14), (3, 47), (3, 3)]),
     {"model": HF, "bs": 4, "depth": 1, "loop": "timm", "train_samples": 41},
+    *({"model": TIMM, "bs": 2, "depth": 1, "loop": loop, "accum": accum, "train_samples": samples}
+      for loop in ("trainer", "plain") for accum, samples in [(5, 19), (6, 15)]),
+    # what the loops add: an average that timm evaluates too, labels that are not mixed, a loss that is smoothed or not
+    *({"model": TIMM, "bs": 2, "depth": 1, "loop": loop, "eval_bs": 20, "ema": True}
+      for loop in ("trainer", "plain", "timm")),
+    *({"model": HF, "bs": 2, "depth": 1, "loop": loop, "eval_bs": 20, "label_smoothing": 0.2, "num_classes": 20_000,
+       "precision": precision}
+      for loop in ("trainer", "plain", "timm") for precision in ("bf16", "pure-bf16")),
+    *({"model": TIMM, "bs": 2, "depth": 1, "loop": loop, "eval_bs": 20, "num_classes": 20_000, "mixup": True}
+      for loop in ("plain", "timm")),
+    {"model": TIMM, "bs": 4, "depth": 1, "loop": "plain", "mixup": True, "train_samples": 10},
+    *({"model": model, "bs": 2, "depth": 1, "loop": loop, "eval_bs": 20, "train": "lora", "lora_dropout": 0.1}
+      for model in (TIMM, HF) for loop in ("trainer", "plain", "timm")),
 ]  # fmt: skip

@@ -22,6 +22,8 @@ CASES = [
     {**TINY, "freeze_layers": 1, "accum": 2},
     {**TINY, "train": "linear-probe", "zero_grad": "keep"},
     {"model": "facebook/vit-mae-base", "depth": 1, "bs": 1},
+    *({**TINY, "loop": loop, **added}
+      for loop in ("trainer", "plain", "timm") for added in ({"ema": True}, {"train": "lora"})),
 ]  # fmt: skip
 
 
