@@ -49,6 +49,7 @@ def test_two_ranks_hold_what_the_estimate_says(settings):
         assert rank["peaks"] == {phase: pytest.approx(peak, rel=0.02) for phase, peak in peaks.items()}
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_is_named_and_takes_the_others_along():
     with pytest.raises(RankFailed, match=r"rank \d of 2 failed with exit code 1: .*size of tensor"):
         measure_ranks(TrainSettings.of(**{**SWIN, "res": "64", "window": 7, "gpus": 2, "parallel": "ddp"}))

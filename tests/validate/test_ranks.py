@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 from vitmem.errors import NotModelled
@@ -51,3 +53,29 @@ def test_ranks_that_hang_are_ended_in_time(monkeypatch):
 def test_what_cannot_be_measured_is_refused_before_a_start(settings, message):
     with pytest.raises(NotModelled, match=message):
         measure(TrainSettings(**{"gpus": 2, **settings}), timeout_s=1.0)
+
+
+def test_a_rank_does_not_outlive_what_started_it():
+    rank = (
+        "import os; from vitmem.validate.distributed.child import _end_with; print(flush=True); _end_with(os.getppid())"
+    )
+    start = (
+        "import os, subprocess, sys; "
+        f"rank = subprocess.Popen([sys.executable, '-c', {rank!r}], stdout=subprocess.PIPE); "
+        "rank.stdout.readline(); print(rank.pid, flush=True); os._exit(0)"
+    )
+    started = subprocess.run([sys.executable, "-c", start], stdout=subprocess.PIPE, text=True, check=True)
+    pid = int(started.stdout)
+    deadline = time.monotonic() + 10
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_alive(pid)
+
+
+def is_alive(pid):
+    """A process that ended and that nobody has waited for is none."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in {"Z", "X"}

@@ -6,8 +6,11 @@ Called as ``python -m vitmem.validate.distributed.child REQUEST.json OUT.json``,
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -147,8 +150,16 @@ def _patch_deepspeed(watch: Watch) -> None:
     DeepSpeedEngine.step = followed
 
 
+def _end_with(parent: int) -> None:
+    """A rank does not outlive what started it, however that ended."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
 def main() -> None:
     """Train and write."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     settings = TrainSettings(**{**request["settings"], **_OF_THE_ENGINE})
     torch.set_num_threads(1)
