@@ -53,15 +53,18 @@ def device_of(settings: TrainSettings) -> Device:
     allocator = AllocatorConfig.parse(settings.alloc_conf or "")
     if settings.gpu is None and settings.memory is None:
         return Device(name=None, gpu=Gpu(), total_bytes=None, context=None, allocator=allocator)
-    from .gpus import context_of, find  # reads the table of GPUs
+    from .gpus import context_of, find, with_communicator  # reads the table of GPUs
 
     row = None if settings.gpu is None else find(settings.gpu)
     total = _total(row, settings.memory)
+    context = context_of(row, lazy=Torch.parse(settings.torch).has("lazy_modules"))
+    if settings.parallel not in {None, "none"}:
+        context = with_communicator(context, settings.gpus)
     return Device(
         name=settings.memory if row is None else row.name,
         gpu=Gpu() if row is None else row.kernel_view,
         total_bytes=total,
-        context=context_of(row, lazy=Torch.parse(settings.torch).has("lazy_modules")),
+        context=context,
         allocator=dataclasses.replace(allocator, device_bytes=total),
     )
 

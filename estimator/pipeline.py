@@ -12,6 +12,7 @@ from .errors import NoFamily
 from .families import Plan
 from .generations import Torch, unknown_of
 from .loops import with_defaults
+from .parallel.advice import advice
 from .play import Played, block_peak, play, tensor_peak
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
 from .scaling import with_larger_batch
@@ -70,6 +71,7 @@ def play_settings(settings: TrainSettings, device: Device | None = None) -> Esti
         warnings=(
             *scope.warnings(settings, plan, device.gpu.capability),
             *lora.warnings(played.step),
+            *advice(played.step),
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
     )
@@ -199,7 +201,7 @@ def _host(played: Played, plan: Plan, settings: TrainSettings) -> Mapping[str, i
         [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
         for tensors in (step.scope.parameters, step.scope.buffers)
     )
-    return host.host_bytes(
+    own = host.host_bytes(
         settings,
         plan.image_size,
         step.dtype,
@@ -207,13 +209,18 @@ def _host(played: Played, plan: Plan, settings: TrainSettings) -> Mapping[str, i
         [size for size, kind in zip(ledger.bytes, ledger.kinds) if kind == "optimizer_state"],
         labelled=not step.model.own_loss,
     )
+    if settings.parallel not in {None, "none", "ddp"}:  # shards are saved in other files
+        own |= {"checkpoint_disk_bytes": None, "saving_bytes": None}
+    added = step.strategy.host()
+    return own | {name: (own[name] or 0) + num_bytes for name, num_bytes in added.items()}
 
 
 def _layers(played: Played) -> tuple[Layer, ...]:
     step, ledger = played.step, played.ledger
     parameters: dict[str, int] = {}
     for tensor in step.scope.parameters.values():
-        row = ledger.layers[tensor.storage.id]
+        assert tensor.accumulator is not None
+        row = tensor.accumulator.layer
         parameters[row] = parameters.get(row, 0) + tensor.num_bytes
     saved, temporary = played.saved_activations, layer_peaks(ledger, -1)
     rows = dict.fromkeys((*ledger.layers,))

@@ -13,7 +13,7 @@ from .compare import DEFAULT_TOLERANCE
 from .measurement import Measured, Measurement
 from .null.device import NullDevice
 
-__all__ = ["BACKENDS", "Backend", "Run", "auto"]
+__all__ = ["BACKENDS", "RANKS", "Backend", "Run", "auto"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,12 @@ def _cpu(run: Run) -> Measured:
 
     document = measured_in_child("the run on the CPU", "cpu", run.settings, timeout_s=run.timeout_s)
     return Measurement.from_dict(document["measured"])
+
+
+def _ranks(run: Run) -> Measured:
+    from .distributed.backend import measure
+
+    return measure(run.settings, timeout_s=run.timeout_s)
 
 
 def _null(run: Run) -> Measured:
@@ -76,6 +82,9 @@ BACKENDS: Mapping[str, Backend] = {
     "cuda": Backend(measure=_cuda, has_allocator=True),
     "null": Backend(measure=_null, has_allocator=True),
 }
+
+#: ``cpu`` for several GPUs: a process each. Its kernels are the CPU's, the estimate is the GPU's.
+RANKS = Backend(measure=_ranks, tolerance=0.02)
 
 
 def auto() -> str:

@@ -11,7 +11,7 @@ import click
 from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, UnknownName, did_you_mean
 from ..extra import real_libraries
 from ..generations import Torch
-from ..validate.backends import BACKENDS, Backend, Run, auto
+from ..validate.backends import BACKENDS, RANKS, Backend, Run, auto
 from .null_device import DEFAULT_GPU, null_device, null_options
 from .options import SectionedCommand, model_argument, setting_options, settings_of
 from .output import emit, json_option, out_options, target_of
@@ -39,7 +39,9 @@ _OF_BACKENDS = ("tolerance", "cudnn_workspace", "timeout", "steps", "history", "
     help="what runs the step; auto is cuda where there is a device, else meta",
 )
 @click.option(
-    "--tolerance", metavar="X", help="largest relative difference that passes  [default: 0.001, on the CPU 0.01]"
+    "--tolerance",
+    metavar="X",
+    help="largest relative difference that passes  [default: 0.001, on the CPU 0.01, between ranks 0.02]",
 )
 @click.option(
     "--steps",
@@ -73,10 +75,10 @@ def command(
     """Run the very same step with the real model and compare it with the estimate.
 
     The meta backend rehearses the step of the real model without data and without a device; cpu runs it in host memory,
-    and the estimate follows the CPU's rules. The null backend runs it in PyTorch's CUDA build on the GPU that --gpu
-    names and that need not be there (--force: also beside a real one); cuda runs it on a real one, --memory makes that
-    smaller. With --corpus nothing runs: every stored measurement is compared with its estimate. Exit codes: 0 passed,
-    2 bad usage, 3 beyond the tolerance, 4 cannot say.
+    and the estimate follows the CPU's rules (with --gpus 2: the ranks of --parallel, under Trainer). The null backend
+    runs it in PyTorch's CUDA build on the GPU that --gpu names and that need not be there (--force: also beside a real
+    one); cuda runs it on a real one, --memory makes that smaller. With --corpus nothing runs: every stored measurement
+    is compared with its estimate. Exit codes: 0 passed, 2 bad usage, 3 beyond the tolerance, 4 cannot say.
     """
     target = target_of(out, force)
     own = {name: given.pop(name) for name in _OF_BACKENDS}
@@ -86,7 +88,7 @@ def command(
     settings = settings_of(model, given)
     from ..report.comparison import comparison_report
 
-    comparison = _compared(settings, _backend(backend), tolerance, own, force=force)
+    comparison = _compared(settings, _backend(backend, settings), tolerance, own, force=force)
     emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
     return 0 if comparison.passed and not comparison.measurement.ran_out else DoesNotFit.exit_code
 
@@ -184,10 +186,12 @@ def _tolerance(text: str) -> float:
     return value
 
 
-def _backend(name: str) -> Backend:
+def _backend(name: str, settings: TrainSettings) -> Backend:
     if name not in _NAMES:
         hint = did_you_mean(name, _NAMES) or f"; choose one of {', '.join(_NAMES)}"
         raise InvalidRequest(f"backend {name!r} is unknown{hint}")
+    if name == "cpu" and (settings.gpus > 1 or settings.parallel not in {None, "none"}):
+        return RANKS
     if name != "auto":
         return BACKENDS[name]
     with real_libraries("validate runs the real model"):

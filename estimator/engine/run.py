@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from ..ledger import Ledger
 if TYPE_CHECKING:
     from ..kernels import Kernels
     from ..units import DType
+    from .autograd import AccumulateGrad
     from .checkpoint import Frame
     from .tensor import Tensor
 
@@ -42,12 +43,14 @@ class Run:
         "events",
         "frame",
         "grad_enabled",
+        "grad_hook",
         "handles",
         "in_backward",
         "kernels",
         "kind",
         "layer",
         "lt_handles",
+        "num_gradients",
         "parameter_dtype",
         "phases",
         "releases",
@@ -57,6 +60,7 @@ class Run:
         "stream",
         "training",
         "unknown",
+        "use_hook",
     )
 
     def __init__(self, *, kernels: Kernels, parameter_dtype: DType) -> None:
@@ -66,6 +70,8 @@ class Run:
         self.grad_enabled = True
         self.training = True
         self.caches_casts = True
+        self.use_hook: Callable[[AccumulateGrad], None] | None = None  # runs where an operator takes a leaf
+        self.grad_hook: Callable[[AccumulateGrad], None] | None = None  # runs after a leaf has taken or added
         self.frame: Frame | None = None
         self.attention_kernel: str | None = None
         self.sequence = 0  # of the last autograd node
@@ -74,6 +80,7 @@ class Run:
         self.lt_handles: dict[bool, Storage] = {}  # cuBLASLt's
         self.kind = "temporaries"
         self.layer = "model"
+        self.num_gradients = 0  # that leaves have taken
         self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
         self.events: list[int] = []
         self.stream = 0

@@ -38,6 +38,7 @@ def _play(step: Step) -> None:
         _fetch(step)
         if first and step.settings.zero_grad == "before-forward":
             step.zero_grad()
+        step.strategy.before_forward(first=first)
         with step.autocast():
             if step.model.own_loss:
                 output, loss = None, step.model(step.names["input"])[0]
