@@ -108,6 +108,8 @@ def altered(change: str) -> Any:
         model.classifier = torch.nn.Sequential(torch.nn.Linear(32, 8), torch.nn.GELU(), torch.nn.Linear(8, 5))
     if change == "dropout":
         next(m for m in model.modules() if isinstance(m, torch.nn.Dropout)).p = 0.3
+    if change == "heads":
+        next(m for m in model.modules() if "num_attention_heads" in vars(m)).num_attention_heads = 1
     if change == "half a model":
         model.vit.layernorm.to(torch.float16)
     if change == "a frozen bias":
@@ -120,6 +122,7 @@ def altered(change: str) -> Any:
     [
         ("head", "parameters differ, such as classifier"),
         ("dropout", r"modules differ, .*p=0\.3"),
+        ("heads", r"modules differ, .*num_attention_heads=1"),
         ("half a model", "that mixture is not modelled"),
         ("a frozen bias", "frozen in a way that no setting describes"),
     ],
