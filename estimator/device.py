@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger
     from .settings import TrainSettings
 
-__all__ = ["Device", "Run", "device_of", "holds", "run_of", "verdict"]
+__all__ = ["CPU", "Device", "Run", "device_of", "holds", "run_of", "verdict"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,20 +44,27 @@ class Device:
         return dataclasses.replace(self.allocator, capacity=self.total_bytes - context_bytes)
 
 
+#: The machine at hand, for a validation on it.
+CPU = Device(name="cpu", gpu=Gpu(is_cpu=True), total_bytes=None, context=None, allocator=AllocatorConfig())
+
+
 def device_of(settings: TrainSettings) -> Device:
     """The device behind ``--gpu``, ``--memory`` (which may make the named GPU smaller) and ``--alloc-conf``."""
     allocator = AllocatorConfig.parse(settings.alloc_conf or "")
     if settings.gpu is None and settings.memory is None:
         return Device(name=None, gpu=Gpu(), total_bytes=None, context=None, allocator=allocator)
-    from .gpus import context_of, find  # reads the table of GPUs
+    from .gpus import context_of, find, with_communicator  # reads the table of GPUs
 
     row = None if settings.gpu is None else find(settings.gpu)
     total = _total(row, settings.memory)
+    context = context_of(row, lazy=Torch.parse(settings.torch).has("lazy_modules"))
+    if settings.parallel not in {None, "none"}:
+        context = with_communicator(context, settings.gpus)
     return Device(
         name=settings.memory if row is None else row.name,
         gpu=Gpu() if row is None else row.kernel_view,
         total_bytes=total,
-        context=context_of(row, lazy=Torch.parse(settings.torch).has("lazy_modules")),
+        context=context,
         allocator=dataclasses.replace(allocator, device_bytes=total),
     )
 

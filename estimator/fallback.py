@@ -11,6 +11,7 @@ from .errors import NoFamily, NotModelled
 from .extra import real_libraries
 from .generations import Torch
 from .loops import with_defaults
+from .parallel import engine_of
 from .result import Estimate
 from .settings import TrainSettings
 from .units import format_bytes
@@ -26,6 +27,10 @@ def rehearsed(settings: TrainSettings, reason: NoFamily) -> Estimate:
     torch = Torch.parse(settings.torch)
     if not torch.is_newest:
         raise NotModelled(f"{reason}; a rehearsal runs the torch that is installed; leave out --torch {torch.label}")
+    if (engine := engine_of(settings)) != "none":
+        raise NotModelled(
+            f"{reason}; a rehearsal is of a GPU that trains alone; leave out --gpus, or --parallel {engine}"
+        )
     with real_libraries(f"{reason}; its real model can be rehearsed instead, which takes the libraries"):
         from .validate.rehearsed import estimate
 

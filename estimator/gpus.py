@@ -20,7 +20,7 @@ from .units import MIB
 if TYPE_CHECKING:
     from .kernels import Gpu
 
-__all__ = ["Context", "GpuRow", "context_of", "find", "load", "names"]
+__all__ = ["Context", "GpuRow", "context_of", "find", "load", "names", "with_communicator"]
 
 _GENERATIONS: Mapping[str, str] = {
     "6": "Pascal",
@@ -129,6 +129,18 @@ def context_of(gpu: GpuRow | None, *, lazy: bool = True) -> Context:
         return _context(0, *(unknown if lazy else [sum(pair) for pair in zip(unknown, libraries)]))
     threads_bytes = table["bytes_per_thread"] * gpu.num_sms * gpu.max_threads_per_sm
     return _context(threads_bytes, *libraries)
+
+
+def with_communicator(context: Context, num_gpus: int) -> Context:
+    """The context with NCCL's communicator of so many GPUs."""
+    table = _file()["context"]["nccl"]
+    expected_mib = table["expected_two_mib" if num_gpus <= 2 else "expected_more_mib"]
+    of_nccl = _context(0, table["low_mib"], expected_mib, table["high_mib"])
+    return Context(
+        low_bytes=context.low_bytes + of_nccl.low_bytes,
+        expected_bytes=context.expected_bytes + of_nccl.expected_bytes,
+        high_bytes=context.high_bytes + of_nccl.high_bytes,
+    )
 
 
 def _context(base_bytes: int, low_mib: int, expected_mib: int, high_mib: int) -> Context:

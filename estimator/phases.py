@@ -65,6 +65,8 @@ def not_played(plan: Plan, settings: TrainSettings) -> NotPlayed:
         evaluation = "nn.MultiheadAttention then runs a fused kernel of its own"
     if settings.optim not in LOADED_AS_MADE:
         resume = f"how {settings.optim} loads its state"
+    if settings.parallel not in {None, "none"}:
+        evaluation = resume = f"with --parallel {settings.parallel}"
     if not (torch := Torch.parse(settings.torch)).is_newest:
         evaluation = resume = f"only known of the newest torch, not of {torch.label}"
     return NotPlayed(evaluation, resume)

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from . import catalog, families, host, lora, scope
+from . import catalog, cpu, families, host, lora, scope
 from .device import Device, device_of, holds, verdict
 from .errors import NoFamily
 from .families import Plan
 from .generations import Torch, unknown_of
 from .loops import with_defaults
+from .parallel.advice import advice
 from .play import Played, block_peak, play, tensor_peak
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
 from .scaling import with_larger_batch
@@ -37,10 +38,15 @@ def estimate_settings(settings: TrainSettings) -> Estimate:
         return rehearsed(settings, reason)
 
 
-def play_settings(settings: TrainSettings) -> Estimate:
-    """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others."""
+def play_settings(settings: TrainSettings, device: Device | None = None) -> Estimate:
+    """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others.
+
+    ``device``: another than the settings name, such as :data:`vitmem.device.CPU`.
+    """
     plan, settings = resolved(settings)
-    device = device_of(settings)
+    device = device or device_of(settings)
+    if device.gpu.is_cpu:
+        scope.check_on_cpu(settings)
     played = Played(plan, settings, device.gpu, device.allocator, trains_again=device.total_bytes is not None)
     judged, reserved = verdict(device, played.runs)
     phases = _phases(played)
@@ -57,14 +63,15 @@ def play_settings(settings: TrainSettings) -> Estimate:
         host=_host(played, plan, settings),
         verdict=judged,
         assumptions=(
-            *scope.assumptions(settings, plan, device.gpu.capability),
+            *(cpu.ASSUMPTIONS if device.gpu.is_cpu else scope.assumptions(settings, plan, device.gpu.capability)),
             *lora.assumptions(settings, plan),
             *plan.assumptions,
         ),
-        not_modelled=_not_modelled(settings, plan, played),
+        not_modelled=cpu.NOT_MODELLED if device.gpu.is_cpu else _not_modelled(settings, plan, played),
         warnings=(
             *scope.warnings(settings, plan, device.gpu.capability),
             *lora.warnings(played.step),
+            *advice(played.step),
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
     )
@@ -194,7 +201,7 @@ def _host(played: Played, plan: Plan, settings: TrainSettings) -> Mapping[str, i
         [(name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()]
         for tensors in (step.scope.parameters, step.scope.buffers)
     )
-    return host.host_bytes(
+    own = host.host_bytes(
         settings,
         plan.image_size,
         step.dtype,
@@ -202,13 +209,18 @@ def _host(played: Played, plan: Plan, settings: TrainSettings) -> Mapping[str, i
         [size for size, kind in zip(ledger.bytes, ledger.kinds) if kind == "optimizer_state"],
         labelled=not step.model.own_loss,
     )
+    if settings.parallel not in {None, "none", "ddp"}:  # shards are saved in other files
+        own |= {"checkpoint_disk_bytes": None, "saving_bytes": None}
+    added = step.strategy.host()
+    return own | {name: (own[name] or 0) + num_bytes for name, num_bytes in added.items()}
 
 
 def _layers(played: Played) -> tuple[Layer, ...]:
     step, ledger = played.step, played.ledger
     parameters: dict[str, int] = {}
     for tensor in step.scope.parameters.values():
-        row = ledger.layers[tensor.storage.id]
+        assert tensor.accumulator is not None
+        row = tensor.accumulator.layer
         parameters[row] = parameters.get(row, 0) + tensor.num_bytes
     saved, temporary = played.saved_activations, layer_peaks(ledger, -1)
     rows = dict.fromkeys((*ledger.layers,))

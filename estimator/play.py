@@ -14,6 +14,7 @@ from .generations import Torch
 from .kernels import Gpu, Kernels
 from .ledger import Ledger, with_last_step_again
 from .loops import LOOPS, begin
+from .parallel import strategy_of
 from .phases import Course, continued, not_played, resumed
 from .replay import Replay
 from .settings import TrainSettings
@@ -29,13 +30,14 @@ STEPS = 2
 
 
 def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
-    """The first two steps from the building of the model on; without a ``gpu``, on an A100."""
-    return _shared(lambda num_last: play_once(plan, settings, gpu, num_last))
+    """The steps up to the first that later ones repeat, from the building on; without a ``gpu``, on an A100."""
+    return _shared(settings, lambda num_last: play_once(plan, settings, gpu, num_last))
 
 
-def _shared(make: Callable[[int], MadeT]) -> MadeT:
+def _shared(settings: TrainSettings, make: Callable[[int], MadeT]) -> MadeT:
     """What ``make`` plays: equal blocks share one play, where they turn out to be equal in every event."""
-    for num_last in (1, 2):  # with the second-last, in case that nothing comes in to the last as to the others
+    shares = strategy_of(settings).shares_blocks
+    for num_last in (1, 2) if shares else ():  # the second-last, if nothing comes in to the last as to the others
         try:
             return make(num_last)
         except NotRepeatable:
@@ -51,7 +53,7 @@ def play_once(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_l
     full_passes = min(settings.accum, 2)  # the later micro-steps find gradients
     step.repeats = Repeats(step.model.blocks if num_last else (), full_passes=full_passes, num_last=num_last)
     begin(step, loop)
-    for _ in range(STEPS):
+    for _ in range(step.strategy.num_steps):
         step.run.start_step()
         loop.play(step)
     if step.repeats.num_open:
@@ -83,7 +85,7 @@ def train(
     two_steps = step.run.ledger()
     saved = step.saved_activations(two_steps)
     unknown = raised_peak(two_steps, -1, step.run.unknown)
-    ledger = with_last_step_again(two_steps)
+    ledger = two_steps if len(two_steps.steps) > STEPS else with_last_step_again(two_steps)
     course = continued(step, two_steps, ledger, evaluates=evaluates, trains_again=trains_again)
     if step.repeats is not None and step.repeats.num_open:
         raise NotRepeatable
@@ -108,7 +110,8 @@ class Played:
         self.not_played = not_played(plan, settings)
         evaluates = self.not_played.evaluation is None
         training = _shared(
-            lambda num_last: train(plan, settings, gpu, num_last, evaluates=evaluates, trains_again=trains_again)
+            settings,
+            lambda num_last: train(plan, settings, gpu, num_last, evaluates=evaluates, trains_again=trains_again),
         )
         self.step, self.ledger, self.course = training.step, training.ledger, training.course
         self.saved_activations = training.saved_activations

@@ -10,6 +10,7 @@ from .families import Plan
 from .generations import Torch
 from .loops import LOOPS, own_optimizer
 from .optimizers import optimizer_of
+from .parallel import strategy_of
 from .result import PhasePeak
 from .settings import TrainSettings
 from .step import PARAMETER_DTYPES
@@ -29,18 +30,9 @@ __all__ = [
 
 NOT_MODELLED = ("cuDNN's own workspaces for convolutions (peak.unknown_workspace_bytes bounds what they can add)",)
 
-#: A setting, the value that is modelled, and what to do about any other.
-_ONLY = (
-    ("gpus", 1, "more than one GPU"),
-    ("offload", "none", "offload to host memory"),
-)
-
 
 def check(settings: TrainSettings) -> None:
     """Refuse what is not modelled yet: no number is better than a plausible one."""
-    for name, modelled, what in _ONLY:
-        if getattr(settings, name) != modelled:
-            raise NotModelled(f"{what} is not modelled yet; leave out --{name}")
     if settings.compile:
         raise NotModelled(
             "a compiled step is not estimated: which tensors share memory is inductor's choice, kernel by kernel; "
@@ -48,8 +40,7 @@ def check(settings: TrainSettings) -> None:
         )
     _check_optimizer(settings)
     _check_mixup(settings)
-    if settings.parallel not in {None, "none"}:
-        raise NotModelled(f"--parallel {settings.parallel} is not modelled yet; leave it out")
+    strategy_of(settings).check(settings)
     if settings.num_classes == 1 and settings.loop == "trainer":
         raise NotModelled("one class makes transformers use a regression loss, which is not modelled; use two or more")
 
@@ -62,6 +53,13 @@ def _check_optimizer(settings: TrainSettings) -> None:
     dtype = PARAMETER_DTYPES.get(settings.precision, DType.float32)
     if dtype not in optimizer.dtypes:
         raise InvalidRequest(f"optim {name!r} has no kernel for {dtype.label} parameters; use --precision bf16")
+
+
+def check_on_cpu(settings: TrainSettings) -> None:
+    """What only the rules of the CPU refuse."""
+    optimizer = optimizer_of(settings.optim or own_optimizer(settings), Torch.parse(settings.torch), on_cpu=True)
+    if optimizer.refused:
+        raise NotModelled(f"optim {settings.optim!r} is not modelled on the CPU: {optimizer.refused}")
 
 
 def _check_mixup(settings: TrainSettings) -> None:
@@ -137,6 +135,7 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
     return (
         LOOPS[settings.loop].assumption,
         *_recipe(settings, plan),
+        *filter(None, [strategy_of(settings).assumption]),
         f"optimizer {settings.optim}: {optimizer_of(settings.optim or '', Torch.parse(settings.torch)).source}",
         "a steady-state step (the third): optimizer state exists",
         f"evaluation of {settings.eval_samples} images in batches of {settings.eval_bs} (--eval-samples, --eval-bs), "
@@ -150,7 +149,7 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
 
 def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[str, ...]:
     """What the user may not expect; ``sm`` is the compute capability."""
-    found = [*settings.notes]
+    found = [*settings.notes, *strategy_of(settings).warnings(settings)]
     if sm < (8, 0) and "bf16" in settings.precision:
         found.append(
             f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, slowly, and attention falls back "

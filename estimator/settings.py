@@ -63,6 +63,9 @@ _AT_MOST = {"accum": 100_000, "depth": 1_000}
 _RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop", "lora_dropout", "label_smoothing")
 _OF_LORA = ("lora_rank", "lora_dropout", "lora_targets")
 
+#: Fields that the user's files fill.
+_FROM_FILES = frozenset({"notes", "zero_options"})
+
 _TEXTS = {
     "model": "google/vit-base-patch16-224",
     "gpu": "a100-40g",
@@ -106,7 +109,7 @@ class TrainSettings:
 
     Sizes are in pixels, images or elements; rates are probabilities in [0, 1). ``res`` accepts every spelling of
     :func:`parse_resolution` and holds (height, width). ``notes`` say where a setting that was asked for contradicts
-    the user's own files; the result shows them as warnings.
+    the user's own files; the result shows them as warnings. ``zero_options`` are what a DeepSpeed file says of ZeRO.
     """
 
     model: str = "google/vit-base-patch16-224"
@@ -154,6 +157,8 @@ class TrainSettings:
     alloc_conf: str | None = None
     torch: str = _TEXTS["torch"]
     training_args: str | None = None
+    deepspeed: str | None = None
+    zero_options: tuple[tuple[str, int | str], ...] = ()
     notes: tuple[str, ...] = ()
     workers: int | None = None
     prefetch: int | None = None
@@ -187,8 +192,9 @@ class TrainSettings:
 
     @classmethod
     def of(cls, model: str | os.PathLike[str] | None = None, **settings: Any) -> TrainSettings:
-        """Settings from keywords, with a close match for a misspelt one; ``training_args`` is a file or a mapping."""
-        known = [field.name for field in dataclasses.fields(cls) if field.name != "notes"]
+        """Settings from keywords, with a close match for a misspelt one; ``training_args``
+        and ``deepspeed`` are files or mappings."""
+        known = [field.name for field in dataclasses.fields(cls) if field.name not in _FROM_FILES]
         for name in settings:
             if name not in known:
                 raise InvalidRequest(f"unknown setting {name!r}{did_you_mean(name, known)}")
@@ -200,6 +206,13 @@ class TrainSettings:
             reading = read(settings.pop("training_args"))
             settings, notes = reading.merged(settings)
             settings |= {"training_args": reading.name, "notes": notes}
+        if settings.get("deepspeed") is not None:
+            from .deepspeed_file import read as read_deepspeed
+
+            file = read_deepspeed(settings.pop("deepspeed"))
+            settings, notes = file.merged(settings)
+            notes = (*settings.get("notes", ()), *notes)
+            settings |= {"deepspeed": file.name, "zero_options": file.options, "notes": notes}
         return cls(**settings)
 
     def to_dict(self) -> dict[str, Any]:
@@ -209,6 +222,7 @@ class TrainSettings:
             value = getattr(self, name)
             values[name] = None if value is None else list(value)
         del values["notes"]
+        values["zero_options"] = dict(self.zero_options)
         return values
 
 

@@ -14,6 +14,7 @@ from .ledger import Ledger
 from .lora import frozen_rows, is_trained, lora_of
 from .ops.clip import clip_grad_norm
 from .optimizers import Group, States, optimizer_of
+from .parallel import strategy_of
 from .settings import TrainSettings
 from .units import DType
 
@@ -41,9 +42,13 @@ class Step:
     """The state of a training run between steps. ``names`` are what the loop's Python variables hold."""
 
     def __init__(self, plan: Plan, settings: TrainSettings, kernels: Kernels) -> None:
-        self.settings = settings
+        self.settings, self.plan = settings, plan
         self.dtype = PARAMETER_DTYPES.get(settings.precision, DType.float32)
         self.autocast_dtype = AUTOCAST_DTYPES.get(settings.precision)
+        self.image_dtype = self.dtype
+        strategy = strategy_of(settings)
+        if strategy.casts_model and self.autocast_dtype is not None:
+            self.dtype, self.autocast_dtype = self.autocast_dtype, None
         self.image_size = plan.image_size
         self.run = run = Run(kernels=kernels, parameter_dtype=self.dtype)
         run.start_phase("setup", kind="temporaries")
@@ -53,11 +58,12 @@ class Step:
         run.events[:] = self.scope.moving_order()
         self._freeze(plan)
         self._checkpoint()
-        self.optimizer = optimizer_of(settings.optim or "adamw_torch", kernels.torch)
+        self.optimizer = optimizer_of(settings.optim or "adamw_torch", kernels.torch, on_cpu=kernels.on_cpu)
         self.names: dict[str, object] = {}
         self.sizes: Sequence[int] = (settings.bs,) * settings.accum  # images of each micro-batch of a step
         self.repeats: Repeats | None = None  # where equal blocks share one play
         self._states = States(run, self.optimizer, self._embeddings())
+        self.strategy = strategy(self)
         self.scaler: list[Tensor] = []  # scale and growth tracker, made when the first loss is scaled
 
     @property
@@ -111,7 +117,7 @@ class Step:
         for place in played(sizes):
             counted = Tensor.empty(self.run, (sizes[place],), DType.bool, kind="inputs")
             of_one_batch = Tensor.empty(self.run, (), DType.int64, kind="inputs")
-            widened = self.run.workspace(8 * counted.numel)  # the kernel sums no bytes
+            widened = self.run.scratch(8 * counted.numel)  # the kernel sums no bytes
             del widened, counted
             total = Tensor.empty(self.run, (), DType.int64, kind="inputs")
             del of_one_batch
@@ -125,7 +131,7 @@ class Step:
     def images(self, size: int, dtype: DType | None = None) -> Tensor:
         """A batch of pixel values [B, 3, H, W]."""
         shape = (size, 3, *self.image_size)
-        return Tensor.empty(self.run, shape, dtype or self.dtype, kind="inputs")
+        return Tensor.empty(self.run, shape, dtype or self.image_dtype, kind="inputs")
 
     def batch(self, size: int) -> tuple[Tensor, Tensor | None]:
         """Images and labels; a model with its own loss gets no labels."""
@@ -164,6 +170,7 @@ class Step:
         backward(scaled, gradient)
         self.run.in_backward = False
         self.run.layer = "model"
+        self.strategy.after_backward()
 
     def unscale(self) -> Tensor | None:
         """``GradScaler.unscale_``, line by line: gradients in place; the device's copy of found_inf stays."""

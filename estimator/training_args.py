@@ -73,6 +73,7 @@ _SETTINGS: Mapping[str, str] = {
     "dataloader_prefetch_factor": "prefetch",
     "dataloader_pin_memory": "pin_memory",
     "torch_compile": "compile",
+    "deepspeed": "deepspeed",
 }
 
 
@@ -100,6 +101,5 @@ _REFUSED: Mapping[str, Callable[[Any], str]] = {
     "optim_target_modules": lambda value: "is not modelled; leave it out",
     "torch_empty_cache_steps": lambda value: "empties the allocator's cache within a step, which is not modelled",
     "fsdp": lambda value: "is not modelled yet; leave it out",
-    "deepspeed": lambda value: "is not modelled yet; leave it out",
     "use_cpu": lambda value: "trains on the CPU: there is no GPU memory to estimate",
 }

@@ -69,6 +69,7 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("mixup", None, "mixup or cutmix: a target for every class"),
         ("compile", None, "torch.compile"),
         ("training_args", "FILE", "read settings from the JSON that TrainingArguments writes; other flags win"),
+        ("deepspeed", "FILE", "read settings from the DeepSpeed JSON that Trainer is given; other flags win"),
     ),
     "Memory": _rows(
         ("grad_checkpointing", None, "activation checkpointing, as the model's library does it"),

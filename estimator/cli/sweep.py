@@ -12,7 +12,7 @@ from .output import emit, json_option, out_options, target_of
 __all__ = ["command"]
 
 #: Settings whose single value may hold commas.
-_NEVER_A_LIST = frozenset({"alloc_conf", "lora_targets", "training_args"})
+_NEVER_A_LIST = frozenset({"alloc_conf", "lora_targets", "training_args", "deepspeed"})
 
 
 @click.command("sweep", cls=SectionedCommand)

@@ -4,8 +4,8 @@ Lifetimes are CPython's own: a storage dies when the last tensor that shows it i
 tensors die. A family written like its library's ``forward`` therefore keeps and drops what the library does.
 """
 
-from .autograd import Node, backward, record
-from .module import Module, Scope
+from .autograd import Node, backward, record, record_all
+from .module import Module, Scope, own_first
 from .repeat import Repeats
 from .run import Autocast, Run, Storage
 from .stretch import NotRepeatable
@@ -23,5 +23,7 @@ __all__ = [
     "Tensor",
     "backward",
     "contiguous_strides",
+    "own_first",
     "record",
+    "record_all",
 ]

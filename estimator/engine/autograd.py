@@ -66,28 +66,43 @@ class Node:
 class AccumulateGrad:
     """The graph's leaf: stores a gradient in its parameter."""
 
-    __slots__ = ("grad", "layer", "num_inputs", "shape", "strides")
+    __slots__ = ("grad", "layer", "num_inputs", "rank", "shape", "strides")
     edges: tuple[Edge | None, ...] = ()
 
     def __init__(self, parameter: Tensor) -> None:
         self.num_inputs = 1
         self.layer = parameter.storage.layer
         self.grad: Tensor | None = None
+        self.rank = 0  # among the gradients that were made, of the last one
         self.shape, self.strides = parameter.shape, parameter.strides
 
     def accumulate(self, buffer: list[Tensor | None]) -> None:
-        """Steal the gradient when nobody else holds it and it is laid out like the parameter; else copy or add."""
+        """Steal the gradient when nobody else holds it and it is laid out like the parameter; else copy or add.
+
+        Adding in place needs no new memory. A hook of the run finds the gradient in its place.
+        """
         if buffer[0] is None:
             return
-        if self.grad is not None:
-            return  # added in place: no new memory
         run = buffer[0].run
+        if self.grad is None:
+            self._steal(run, buffer)
+        if run.grad_hook is not None:
+            run.grad_hook(self)
+
+    def _steal(self, run: Run, buffer: list[Tensor | None]) -> None:
+        assert buffer[0] is not None
         if getrefcount(buffer[0]) == 2 and self._obeys_layout(buffer[0]):
             grad = buffer[0]
         else:
             grad = Tensor.empty(run, self.shape, buffer[0].dtype, strides=self.strides)
         grad.storage.relabel(kind="gradients")
-        self.grad = grad.detach()
+        self.take(grad.detach())
+
+    def take(self, grad: Tensor) -> None:
+        """A gradient where there was none."""
+        self.grad = grad
+        grad.run.num_gradients += 1
+        self.rank = grad.run.num_gradients
 
     def _obeys_layout(self, grad: Tensor) -> bool:
         return all(size == 1 or stride == want for size, stride, want in zip(self.shape, grad.strides, self.strides))
@@ -149,6 +164,8 @@ def edge_to(x: Tensor | None) -> Edge | None:
     if x.node is not None:
         return Edge(x.node, x.output_nr, x.shape, x.dtype)
     assert x.accumulator is not None
+    if x.run.use_hook is not None:
+        x.run.use_hook(x.accumulator)
     return Edge(x.accumulator, 0, x.shape, x.dtype)
 
 
@@ -157,9 +174,11 @@ def backward(loss: Tensor, gradient: Tensor) -> None:
     assert loss.node is not None, "backward() needs a loss that depends on a parameter"
     dependencies = _count_dependencies(loss.node)
     buffers: dict[Node | AccumulateGrad, list[Tensor | None]] = {}
-    ready: list[tuple[int, Node, list[Tensor | None]]] = [(0, loss.node, [gradient])]
+    start: list[Tensor | None] = [None] * loss.node.num_inputs
+    start[loss.output_nr] = gradient
+    ready: list[tuple[int, Node, list[Tensor | None]]] = [(0, loss.node, start)]
     leaves: list[AccumulateGrad] = []  # ready at once: their sequence number is higher than any node's
-    del loss, gradient
+    del loss, gradient, start
     while ready:
         _, node, grads = heapq.heappop(ready)
         outputs = _call(node, grads)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..lora import Lora
     from .repeat import Repeats
 
-__all__ = ["Module", "Scope"]
+__all__ = ["Module", "Scope", "own_first"]
 
 
 class Scope:
@@ -105,6 +105,25 @@ class Scope:
         tensor = Tensor.empty(self.run, shape, dtype, kind=kind)
         self.run.layer = outer
         return tensor
+
+
+def own_first(scope: Scope) -> Iterator[str]:
+    """Paths of parameters and buffers as ``named_parameters`` walks: a module's own, then its children's."""
+    tree: dict[str, Any] = {}
+    for path in (*scope.parameters, *scope.buffers):
+        *modules, _ = path.split(".")
+        node = tree
+        for name in modules:
+            node = node.setdefault(name, {})
+        node.setdefault("", []).append(path)
+    return _own_first(tree)
+
+
+def _own_first(node: dict[str, Any]) -> Iterator[str]:
+    yield from node.get("", ())
+    for name, child in node.items():
+        if name:
+            yield from _own_first(child)
 
 
 def _children_first(node: dict[str, Any]) -> Iterator[int]:

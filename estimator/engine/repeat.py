@@ -156,10 +156,11 @@ class _Played:
     def _backward(self, known: Forward, grad: Tensor) -> Backward:
         first = self.start.allocation
         stretch = Stretch(self.block.run, self.block.layer, self.start, self.outside, self.forward)
-        parameters = []
+        taken = []
         for i, (p, was_none) in enumerate(zip(self.parameters, self.grad_state[1])):
             if was_none and p.accumulator is not None and p.accumulator.grad is not None:
-                parameters.append((i, Face.of(p.accumulator.grad, first)))
+                taken.append((p.accumulator.rank, i, Face.of(p.accumulator.grad, first)))
+        parameters = [(i, face) for _, i, face in sorted(taken, key=lambda item: item[0])]
         goes_on = grad.storage.id == self.outside[-1]
         out = None if goes_on else Face.of(grad, first)
         expected = {face.place for _, face in parameters} | ({out.place} if out else set())
@@ -246,7 +247,7 @@ class _Entered:
         for i, face in known.parameters:
             accumulator = self.parameters[i].accumulator
             assert accumulator is not None
-            accumulator.grad = face.show(_made(made, run, first, face.place))
+            accumulator.take(face.show(_made(made, run, first, face.place)))
         self.repeats.num_open -= 1
         if known.grad is None:
             return (grad,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from ..ledger import Ledger
 if TYPE_CHECKING:
     from ..kernels import Kernels
     from ..units import DType
+    from .autograd import AccumulateGrad
     from .checkpoint import Frame
     from .tensor import Tensor
 
@@ -42,12 +43,14 @@ class Run:
         "events",
         "frame",
         "grad_enabled",
+        "grad_hook",
         "handles",
         "in_backward",
         "kernels",
         "kind",
         "layer",
         "lt_handles",
+        "num_gradients",
         "parameter_dtype",
         "phases",
         "releases",
@@ -57,6 +60,7 @@ class Run:
         "stream",
         "training",
         "unknown",
+        "use_hook",
     )
 
     def __init__(self, *, kernels: Kernels, parameter_dtype: DType) -> None:
@@ -66,6 +70,8 @@ class Run:
         self.grad_enabled = True
         self.training = True
         self.caches_casts = True
+        self.use_hook: Callable[[AccumulateGrad], None] | None = None  # runs where an operator takes a leaf
+        self.grad_hook: Callable[[AccumulateGrad], None] | None = None  # runs after a leaf has taken or added
         self.frame: Frame | None = None
         self.attention_kernel: str | None = None
         self.sequence = 0  # of the last autograd node
@@ -74,6 +80,7 @@ class Run:
         self.lt_handles: dict[bool, Storage] = {}  # cuBLASLt's
         self.kind = "temporaries"
         self.layer = "model"
+        self.num_gradients = 0  # that leaves have taken
         self.allocations: list[tuple[int, str, str]] = []  # bytes, kind, layer
         self.events: list[int] = []
         self.stream = 0
@@ -84,20 +91,39 @@ class Run:
         self.unknown: list[tuple[int, int]] = []  # (events before it, at most so many bytes) a kernel borrows unseen
 
     def workspace(self, *sizes: int) -> list[Storage]:
-        """Memory a kernel borrows from the allocator: counted as allocated, not as a tensor. Drop it to free it."""
+        """Memory a CUDA kernel borrows: counted as allocated, not as a tensor. Drop it to free it."""
+        if self.kernels.on_cpu:
+            return []
         return [Storage(self, num_bytes, "workspaces") for num_bytes in sizes if num_bytes > 0]
+
+    def scratch(self, *sizes: int) -> list[Storage]:
+        """Tensors that ATen makes inside an operator, whatever the device: no dispatch shows them, the CPU's profiler
+        does."""
+        kind = "temporaries" if self.kernels.on_cpu else "workspaces"
+        return [Storage(self, num_bytes, kind) for num_bytes in sizes if num_bytes > 0]
+
+    @property
+    def autocasts_to_float32(self) -> bool:
+        """Whether autocast's lists send normalisations, sums and powers to fp32: the CPU's do not."""
+        return self.autocast is not None and not self.kernels.on_cpu
 
     def unknown_workspace(self, at_most_bytes: int) -> None:
         """A kernel borrows here what nobody can say: it is no allocation, and what it could do to the peak is kept."""
+        if self.kernels.on_cpu:
+            return
         self.unknown.append((len(self.events), at_most_bytes))
 
     def use_cublas(self) -> None:
         """The calling thread's workspace, from its first matrix product on and for good."""
+        if self.kernels.on_cpu:
+            return
         if self.in_backward not in self.handles and (num_bytes := self.kernels.cublas_workspace_bytes):
             self.handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
 
     def use_cublas_lt(self) -> list[Storage]:
         """cuBLASLt's own workspace, where it has one: for a call (drop it), or the calling thread's for good."""
+        if self.kernels.on_cpu:
+            return []
         num_bytes = self.kernels.lt_workspace_bytes
         if not self.kernels.torch.has("lt_workspace_is_kept"):
             return self.workspace(num_bytes)

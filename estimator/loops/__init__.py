@@ -10,6 +10,7 @@ import dataclasses
 
 from ..generations import Torch
 from ..host import with_loader
+from ..parallel import engine_of
 from ..settings import TrainSettings
 from .evaluation import BATCHES, TRAINER_EVAL_BATCH
 from .loop import Loop, begin
@@ -33,7 +34,7 @@ def with_defaults(settings: TrainSettings) -> TrainSettings:
         zero_grad=settings.zero_grad or ("after-step" if torch.has("zero_grad_sets_none") else "keep"),
         clip_grad=loop.clip_grad if settings.clip_grad is None else settings.clip_grad,
         label_smoothing=loop.label_smoothing if settings.label_smoothing is None else settings.label_smoothing,
-        parallel=settings.parallel or "none",
+        parallel=engine_of(settings),  # type: ignore[arg-type]
         eval_bs=eval_bs,
         eval_samples=settings.eval_samples or BATCHES * eval_bs,
     )

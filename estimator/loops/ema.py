@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
-from ..engine import Run, Scope, Tensor
+from ..engine import Run, Tensor, own_first
 from ..step import Step
 from ..units import DType
 
@@ -73,7 +73,7 @@ def _deepcopy(step: Step) -> dict[str, Tensor]:
     scope, run = step.scope, step.run
     copies: dict[str, Tensor] = {}
     outer = run.layer
-    for path in _own_first(scope):
+    for path in own_first(scope):
         source = scope.parameters[path] if path in scope.parameters else scope.buffers[path]
         run.layer = source.storage.layer
         copies[path] = Tensor.empty(run, source.shape, source.dtype, strides=source.strides, kind="optimizer_state")
@@ -82,24 +82,6 @@ def _deepcopy(step: Step) -> dict[str, Tensor]:
             del scalar
     run.layer = outer
     return copies
-
-
-def _own_first(scope: Scope) -> Iterator[str]:
-    tree: dict[str, Any] = {}
-    for path in (*scope.parameters, *scope.buffers):
-        *modules, _ = path.split(".")
-        node = tree
-        for name in modules:
-            node = node.setdefault(name, {})
-        node.setdefault("", []).append(path)
-    return _walk(tree)
-
-
-def _walk(node: dict[str, Any]) -> Iterator[str]:
-    yield from node.get("", ())
-    for name, child in node.items():
-        if name:
-            yield from _walk(child)
 
 
 def _chunks(averages: Sequence[Tensor]) -> Iterator[int]:

@@ -25,6 +25,7 @@ def _play(step: Step) -> None:
         del batch
         if first and settings.zero_grad == "before-forward":
             step.zero_grad()
+        step.strategy.before_forward(first=first)
         with step.autocast():
             if step.model.own_loss:
                 step.names["loss"] = step.model(step.names["x"])[0]

@@ -32,12 +32,16 @@ def _play(step: Step) -> None:
     for place in step.micro_steps:
         first, (x, y) = place == 0, batches[place]
         step.start("forward")
-        step.names["loss"] = _loss(step, x, y)
+        step.strategy.before_forward(first=first)
+        step.names["loss"] = _loss(step, step.strategy.prepared(x), y)
         if first and step.settings.zero_grad == "before-backward":
             step.zero_grad()
         step.start("backward")
         step.backward(named(step, "loss"))
     step.start("optimizer_step")
+    if step.strategy.updates:
+        step.strategy.update()
+        return
     found_inf = step.unscale()
     step.names["grad_norm"] = step.clip_grad_norm()  # with max_grad_norm 0 it clips to infinity, for the log
     update(step, TRAINER, scaled=False)
@@ -61,6 +65,7 @@ def _loss(step: Step, x: Tensor, y: Tensor | None) -> Tensor:
         loss, logits, *others = _model_output(step, x, loss_of)
     converted = to(logits, DType.float32) if step.autocast_dtype else logits
     del logits
+    loss, converted, *others = step.strategy.outputs(loss, converted, *others)
     loss = loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
     del converted, others
     return loss
@@ -101,6 +106,7 @@ def _smoothed_prediction(step: Step, x: Tensor, labels: Tensor, num_items: Tenso
 def _smoothed_loss(step: Step, x: Tensor, labels: Tensor) -> Tensor:
     """With ``label_smoothing_factor`` the model gets no labels, and ``LabelSmoother`` works on its fp32 logits."""
     logits = _smoothed_logits(step, x)
+    (logits,) = step.strategy.outputs(logits)
     num_items = named(step, "num_items") if step.model.takes_loss_kwargs else None
     loss = ops.label_smoother(logits, labels, num_items)
     return loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)

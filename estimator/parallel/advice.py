@@ -1,0 +1,79 @@
+"""What a DeepSpeed configuration costs on a small model, and what to write instead."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..errors import InvalidRequest
+from ..timeline import allocated_peak
+from ..units import format_bytes
+from .zero_config import ZeroConfig, hidden_size
+
+if TYPE_CHECKING:
+    from ..settings import TrainSettings
+    from ..step import Step
+
+__all__ = ["advice"]
+
+
+def advice(step: Step) -> tuple[str, ...]:
+    """On the step of resolved settings with ZeRO; nothing without."""
+    parallel = step.settings.parallel or ""
+    if not parallel.startswith("zero"):
+        return ()
+    config = ZeroConfig.of(step.settings, step.plan)
+    return (*_on_buckets(step, config), *(_on_convolutions(step, config) if config.stage == 3 else ()))
+
+
+def _on_buckets(step: Step, config: ZeroConfig) -> Iterator[str]:
+    """A bucket has its full size whatever the model's: the same step with a smaller one, and with less of ZeRO."""
+    numel = sum(p.numel for p in step.trained.values())
+    if config.reduce_bucket_size <= numel:
+        return
+    settings, count = step.settings, 1 + (config.overlap_comm and config.stage < 3)
+    smaller = _smaller(step)
+    options = {**dict(settings.zero_options), "reduce_bucket_size": smaller}
+    needed = _peak(step, settings)
+    fixed = _peak(step, dataclasses.replace(settings, zero_options=tuple(options.items())))
+    rivals = {"ddp": {"parallel": "ddp", "zero_options": ()}, "zero1": {"parallel": "zero1"}}
+    less = [
+        f"--parallel {name} needs {format_bytes(peak)}"
+        for name, changes in rivals.items()
+        if settings.offload == "none"
+        and name != settings.parallel
+        and (peak := _peak(step, dataclasses.replace(settings, **changes))) < needed  # type: ignore[arg-type]
+    ]
+    buckets = format_bytes(count * config.reduce_bucket_size * step.dtype.size)
+    yield (
+        f"reduce_bucket_size {config.reduce_bucket_size:,} is {buckets} whatever the model, more than the gradients of "
+        f"its {numel:,} parameters: the step needs {format_bytes(needed)}{''.join(f', {text}' for text in less)}; "
+        f'with "reduce_bucket_size": {smaller} in the DeepSpeed file it needs {format_bytes(fixed)}'
+    )
+
+
+def _smaller(step: Step) -> int:
+    """What Trainer fills ``auto`` with, or the largest parameter."""
+    try:
+        width = hidden_size(step.settings, step.plan)
+    except InvalidRequest:
+        return max(p.numel for p in step.trained.values())
+    return width * width
+
+
+def _peak(step: Step, settings: TrainSettings) -> int:
+    from ..play import play
+
+    return allocated_peak(play(step.plan, settings, step.run.kernels.gpu).run.ledger(), -1)
+
+
+def _on_convolutions(step: Step, config: ZeroConfig) -> Iterator[str]:
+    """A convolution that something calls past its module finds what stage 3 leaves of its weight."""
+    for name, p in step.trained.items():
+        if len(p.shape) == 4 and p.numel > config.stage3_param_persistence_threshold:
+            yield (
+                f"ZeRO-3 empties {name} between its uses: code that runs the convolution past DeepSpeed's hooks ends "
+                "with 'weight should have at least three dimensions' (github.com/deepspeedai/DeepSpeed/issues/7518); "
+                f'"stage3_param_persistence_threshold": {p.numel} keeps it whole'
+            )

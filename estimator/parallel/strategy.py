@@ -1,0 +1,81 @@
+"""What a strategy may do at the moments that the loops name. By itself it does nothing: a GPU that trains alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..engine import Tensor
+from ..errors import InvalidRequest, NotModelled
+from ..generations import Torch
+
+if TYPE_CHECKING:
+    from ..optimizers import Group
+    from ..settings import TrainSettings
+    from ..step import Step
+
+__all__ = ["Strategy", "refuse_together"]
+
+
+def refuse_together(settings: TrainSettings) -> None:
+    """What is not modelled with any engine on several GPUs."""
+    if settings.gpus > 1 and settings.train_samples is not None:
+        raise NotModelled("how several GPUs share an epoch's last batch is not modelled; leave out --train-samples")
+    if settings.gpus > 1 and not Torch.parse(settings.torch).is_newest:
+        raise NotModelled(f"several GPUs are modelled for the newest torch only, not for {settings.torch}")
+
+
+class Strategy:
+    """The state of one rank between steps."""
+
+    #: What the figures rest on, for people.
+    assumption = ""
+    #: Whether 16-bit precision means a model of that type, without autocast, and batches that are copied in it.
+    casts_model = False
+    #: Whether equal blocks share one play: a hook on every gradient has to see all of them.
+    shares_blocks = True
+    #: Whether the engine clips and updates by itself.
+    updates = False
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        #: Steps until one is repeated by all later ones: in the second the optimizer's state exists.
+        self.num_steps = 2
+
+    @classmethod
+    def check(cls, settings: TrainSettings) -> None:
+        """Raise for what the engine refuses or what is not modelled with it."""
+        refuse_together(settings)
+        if settings.offload != "none":
+            raise InvalidRequest("only ZeRO and FSDP offload to host memory; add --zero 2 or 3, or leave out --offload")
+
+    @classmethod
+    def warnings(cls, settings: TrainSettings) -> tuple[str, ...]:
+        """What the user may not expect of the engine."""
+        if settings.gpus > 1:
+            return (f"--parallel none on {settings.gpus} GPUs: each trains a model of its own",)
+        return ()
+
+    def wrap(self, groups: Sequence[Group]) -> None:
+        """The model and the optimizer's groups are handed to the engine, before the first step."""
+
+    def prepared(self, images: Tensor) -> Tensor:
+        """The batch as the model gets it."""
+        return images
+
+    def before_forward(self, *, first: bool) -> None:
+        """The wrapped model is called; ``first``: in the first micro-step."""
+
+    def outputs(self, *outputs: Tensor) -> tuple[Tensor, ...]:
+        """What the wrapped model returns for what the model did."""
+        return outputs
+
+    def after_backward(self) -> None:
+        """A backward pass has ended."""
+
+    def update(self) -> None:
+        """``optimizer.step()`` where the engine ``updates``."""
+
+    def host(self) -> Mapping[str, int]:
+        """Bytes of host memory that the engine takes on one rank."""
+        return {}

@@ -1,0 +1,260 @@
+"""ZeRO-1 and ZeRO-2 of deepspeed 0.19.8 (runtime/zero/stage_1_and_2.py) under Trainer, line by line.
+
+The model is cast and trains without autocast; weights live in one flat buffer for each parameter group, of which a
+rank updates its part in fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..engine import Tensor
+from ..engine.autograd import AccumulateGrad
+from ..optimizers import Group
+from ..units import DType
+from .deepspeed import DeepSpeed
+from .partitions import FlatGroup, most_loaded
+
+if TYPE_CHECKING:
+    from ..step import Step
+
+__all__ = ["Zero1", "Zero2"]
+
+
+class _Place:
+    """Where a parameter stands: its group, its number there, and whether this rank keeps its gradient."""
+
+    def __init__(self, parameter: Tensor, group: FlatGroup, index: int, owned: int) -> None:
+        assert parameter.accumulator is not None
+        self.leaf: AccumulateGrad = parameter.accumulator
+        self.numel, self.group, self.index, self.owned = parameter.numel, group, index, owned
+        self.shape, self.strides = parameter.shape, parameter.strides
+
+    def show(self, buffer: Tensor) -> None:
+        """The gradient is copied into ``buffer``, where it lives from now on."""
+        self.leaf.grad = buffer.alias(self.shape, self.strides)
+
+
+class ZeroOneTwo(DeepSpeed):
+    """What the first two stages share."""
+
+    partitions_gradients: bool
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(step)
+        self._buckets: list[Tensor] = []  # two with overlap_comm
+        self._filled: list[_Place] = []
+        self._elements = 0
+        self._current = 0
+        self._large: list[_Place] = []
+        self._part: Tensor | None = None  # the gradients of the parameters that this rank updates
+        self._kept: list[Tensor] = []  # the same, summed over micro-steps
+        self._averaged: list[list[Tensor]] = []
+        self._micro_step = 0
+
+    def wrap(self, groups: Sequence[Group]) -> None:
+        """``DeepSpeedZeroOptimizer.__init__``: flat weights, the rank's part in fp32, and zeros for a moment."""
+        run, dtype = self.step.run, self.step.dtype
+        self.groups = [FlatGroup(g.parameters, self.ranks, decayed=g.decayed) for g in self.grouped(groups)]
+        # stage 1 goes through the parameters in order: the first rank copies its gradients while all others are there
+        self.rank = most_loaded(self.groups) if self.partitions_gradients else 0
+        self._masters: list[Tensor] = []
+        for group in self.groups:
+            self.flatten(group.parameters, Tensor.empty(run, (group.numel,), dtype, kind="parameters"))
+            part = Tensor.empty(run, (group.part,), dtype, kind="temporaries")
+            if dtype is DType.float32 or self.config.offload_optimizer:
+                master = part
+            else:
+                master = Tensor.empty(run, (group.part,), DType.float32, kind="optimizer_state")
+            part.storage.relabel(kind="optimizer_state" if master is part else None)
+            self._masters.append(master)
+            del part, master
+        self._places: dict[int, _Place] = {}
+        for group in self.groups:
+            owned = group.owned(self.rank)
+            for index, p in enumerate(group.parameters):
+                self._places[id(p.accumulator)] = _Place(p, group, index, owned.get(index, 0))
+        if self.config.offload_optimizer:
+            self._masters = []
+            largest = max(place.numel for place in self._places.values())
+            self._staging = Tensor.empty(run, (largest,), dtype, kind="communication")
+        else:
+            zeros = [Tensor.empty(run, (group.part,), DType.float32) for group in self.groups]
+            del zeros
+        run.grad_hook = self._ready
+
+    # a gradient is there
+
+    def _ready(self, leaf: AccumulateGrad) -> None:
+        """``grad_handling_hook``."""
+        self._set_up_buckets()
+        if self.partitions_gradients or (self.config.overlap_comm and self._is_boundary):
+            self._put(self._places[id(leaf)])
+
+    def _set_up_buckets(self) -> None:
+        """``setup_buckets``: of their full size, whatever the model's."""
+        if self._buckets:
+            return
+        size = (self.config.reduce_bucket_size,)
+        for _ in range(1 + self.config.overlap_comm):
+            self._buckets.append(Tensor.empty(self.step.run, size, self.step.dtype, kind="communication"))
+        self._current = 0
+
+    def _put(self, place: _Place) -> None:
+        """``reduce_independent_p_g_buckets_and_remove_grads``: a gradient larger than a bucket stays where it is."""
+        if self._elements + place.numel > self.config.reduce_bucket_size:
+            self._reduce()
+            self._current = (self._current + 1) % len(self._buckets)
+        if place.numel <= self.config.reduce_bucket_size:
+            place.show(self._buckets[self._current])
+        self._elements += place.numel
+        self._filled.append(place)
+
+    def _reduce(self) -> None:
+        """``reduce_ipg_grads``."""
+        if self.config.reduce_scatter:
+            self._copy_slices()
+        for place in self._filled:
+            if place.owned:
+                self._keep(place)
+            elif self.partitions_gradients:
+                place.leaf.grad = None
+        self._filled, self._elements = [], 0
+
+    def _copy_slices(self) -> None:
+        """``average_tensor``: neighbours for one rank are one slice; several slices are copied into one to be summed.
+
+        A copy is made as soon as it would be larger than a bucket.
+        """
+        slices: list[tuple[int, int]] = []
+        for place in self._filled:
+            for rank, numel in place.group.slices(place.index):
+                if slices and slices[-1][0] == rank:
+                    slices[-1] = rank, slices[-1][1] + numel
+                else:
+                    slices.append((rank, numel))
+        numels: list[int] = []
+        for _, numel in slices:
+            numels.append(numel)
+            if sum(numels) > self.config.reduce_bucket_size:
+                self._copied(numels)
+                numels = []
+        self._copied(numels)
+
+    def _copied(self, numels: Sequence[int]) -> None:
+        if len(numels) > 1:
+            flat = Tensor.empty(self.step.run, (sum(numels),), self.step.dtype, kind="communication")
+            del flat
+
+    def _keep(self, place: _Place) -> None:
+        """``copy_grads_in_partition``: room for all parameters that the rank has a part of, whole, at the first."""
+        run, dtype = self.step.run, self.step.dtype
+        if self.config.offload_optimizer:
+            if self._is_boundary:
+                double = Tensor.empty(run, (place.owned,), DType.float64)
+                del double
+                wide = Tensor.empty(run, (place.owned,), DType.float32) if dtype is not DType.float32 else None
+                del wide
+                place.leaf.grad = None
+            return
+        if self._part is None:
+            numel = sum(p.numel for p in self._places.values() if p.owned)
+            self._part = Tensor.empty(run, (numel,), dtype, kind="gradients")
+        place.show(self._part)
+
+    # a backward pass has ended
+
+    @property
+    def _is_boundary(self) -> bool:
+        return self._micro_step == len(self.step.micro_steps) - 1
+
+    def after_backward(self) -> None:
+        """Stage 2 reduces in every micro-step, stage 1 in the last."""
+        boundary = self._is_boundary
+        if self.partitions_gradients or boundary:
+            if not (self.partitions_gradients or self.config.overlap_comm):
+                for place in self._places.values():
+                    if place.leaf.grad is not None:
+                        self._put(place)
+            self._end_of_backward(boundary)
+        self._micro_step = 0 if boundary else self._micro_step + 1
+
+    def _end_of_backward(self, boundary: bool) -> None:
+        """``independent_gradient_partition_epilogue``."""
+        self._reduce()
+        if not self.config.offload_optimizer:
+            self._average(boundary)
+        self._buckets = []
+        self._part = None
+        for place in self._places.values():
+            place.leaf.grad = None
+
+    def _average(self, boundary: bool) -> None:
+        """Gradients are added to those of the micro-steps before, and zeros stand for those that nobody made."""
+        run, dtype = self.step.run, self.step.dtype
+        missing = [p for p in self._places.values() if p.owned and p.leaf.grad is None]
+        zeros = [Tensor.empty(run, p.shape, dtype, kind="gradients") for p in missing]
+        found = ([self._part] if self._part is not None else []) + zeros
+        self._kept = self._kept or found
+        del found, zeros
+        if not boundary:
+            return
+        for group in self.groups:
+            parts = [self._kept[0]] * len(group.owned(self.rank))
+            if padding := group.padding(self.rank):
+                parts.append(Tensor.empty(run, (padding,), dtype, kind="gradients"))
+            self._averaged.append(parts)
+        self._averaged[-1] += self._kept[1:]
+        self._kept = []
+
+    # the update
+
+    def update(self) -> None:
+        """``step``: the norm in fp64, then for each group its gradients in one, in fp32, and the optimizer."""
+        run, dtype = self.step.run, self.step.dtype
+        if self.config.offload_optimizer:
+            return
+        norms = []
+        for group in self.groups:
+            for numel in group.owned(self.rank).values():
+                double = Tensor.empty(run, (numel,), DType.float64)
+                norms.append(Tensor.empty(run, (), DType.float64))
+                del double
+        del norms
+        for i, group in enumerate(self.groups):
+            grad = Tensor.empty(run, (group.part,), dtype) if len(self._averaged[i]) > 1 else self._averaged[i][0]
+            if dtype is not DType.float32:
+                flat, grad = grad, Tensor.empty(run, (group.part,), DType.float32)
+                del flat
+            grad.storage.relabel(kind="gradients")
+            self._averaged[i] = []
+            self.step.optimizer_step([Group((self._masters[i],), decayed=group.decayed)], scaled=False)
+            del grad
+        self._averaged = []
+
+    def host(self) -> Mapping[str, int]:
+        """Of one rank, with ``offload_optimizer``: pinned buffers are rounded up to a power of two."""
+        if not self.config.offload_optimizer:
+            return {}
+        size = self.step.dtype.size
+        pinned = [max(p.numel for p in self._places.values()) * size]
+        for group in self.groups:
+            pinned += [4 * group.part, 4 * group.part, size * group.part]
+        if self.step.settings.accum > 1 and self.partitions_gradients:
+            pinned += [size * place.numel for place in self._places.values() if place.owned]
+        return self.host_bytes(pinned, 8 * sum(group.part for group in self.groups))
+
+
+class Zero1(ZeroOneTwo):
+    """Optimizer states are partitioned; gradients are whole until the last micro-step has ended."""
+
+    partitions_gradients = False
+    assumption = f"{DeepSpeed.source}, stage 1: fp32 weights and optimizer states of a part, counted as optimizer state"
+
+
+class Zero2(ZeroOneTwo):
+    """Gradients are partitioned as well, as soon as a bucket is full."""
+
+    partitions_gradients = True
+    assumption = f"{DeepSpeed.source}, stage 2: fp32 weights and optimizer states of a part, counted as optimizer state"

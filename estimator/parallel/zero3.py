@@ -1,0 +1,236 @@
+"""ZeRO-3 of deepspeed 0.19.8 (runtime/zero/stage3.py, partitioned_param_coordinator.py) under Trainer.
+
+Every parameter is divided by itself. Whole parameters are gathered ahead of their use, and below
+``stage3_max_reuse_distance`` none is let go between forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..engine import Storage, Tensor
+from ..engine.autograd import AccumulateGrad
+from ..errors import NotModelled
+from ..optimizers import Group
+from ..units import DType
+from .deepspeed import DeepSpeed
+
+if TYPE_CHECKING:
+    from ..step import Step
+
+__all__ = ["Zero3"]
+
+
+class _Gathered:
+    """A gather on its way: the flat buffer goes when the last of its parameters was used."""
+
+    def __init__(self, flat: Tensor | None, waiting: list[_Sharded]) -> None:
+        self.flat, self.waiting, self.arrived = flat, waiting, False
+
+
+class _Sharded:
+    """A parameter, its share on each rank, and where the whole of it is."""
+
+    def __init__(self, parameter: Tensor, ranks: int, *, persists: bool) -> None:
+        assert parameter.accumulator is not None
+        self.parameter, self.persists = parameter, persists
+        self.leaf: AccumulateGrad = parameter.accumulator
+        self.numel = parameter.numel
+        self.share = -(-parameter.numel // ranks)
+        self.padded = self.share * ranks
+        self.is_available = False
+        self.on_its_way: _Gathered | None = None
+
+
+class Zero3(DeepSpeed):
+    """Weights, gradients and optimizer states are partitioned."""
+
+    assumption = (
+        f"{DeepSpeed.source}, stage 3: weights gathered in the forward pass stay until their backward pass, because "
+        "stage3_max_reuse_distance is larger than the model; fp32 weights of a part are counted as optimizer state"
+    )
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(step)
+        self._elements = 0
+        self._filled: list[_Sharded] = []
+        self._order: list[_Sharded] = []  # of first use, from the first step
+        self._queue: deque[_Sharded] = deque()
+        self._whole: dict[int, Storage] = {}
+
+    def wrap(self, groups: Sequence[Group]) -> None:
+        """``DeepSpeedZeroOptimizer_Stage3.__init__``: shards, masters, gradients and one bucket, for good."""
+        run, dtype, config = self.step.run, self.step.dtype, self.config
+        limit = config.stage3_param_persistence_threshold
+        self._sharded = {
+            id(p.accumulator): _Sharded(p, self.ranks, persists=p.numel <= limit) for p in self.step.trained.values()
+        }
+        self._refuse_releases(sum(s.numel for s in self._sharded.values()))
+        groups = self.grouped(groups)
+        self._groups = [[self._sharded[id(p.accumulator)] for p in g.parameters] for g in groups]
+        self._decayed = [g.decayed for g in groups]
+        total = sum(s.share for s in self._sharded.values())
+        device = not config.offload_param
+        self._shards = Tensor.empty(run, (total if device else 0,), dtype, kind="parameters")
+        for s in self._sharded.values():
+            s.parameter.storage = self._shards.storage
+        self._masters: list[Tensor] = []
+        if not config.offload_optimizer:
+            for group in self._groups:
+                numel = sum(s.share for s in group)
+                converted = Tensor.empty(run, (numel,), DType.float32)
+                self._masters.append(Tensor.empty(run, (numel,), DType.float32, kind="optimizer_state"))
+                del converted
+        on_device = not config.offload_optimizer
+        self._grads = Tensor.empty(run, (total if on_device else 0,), dtype, kind="gradients")
+        self._bucket = Tensor.empty(run, (config.reduce_bucket_size,), dtype, kind="communication")
+        self._gather_persistent()
+        run.grad_hook, run.use_hook = self._ready, self._use
+
+    def _refuse_releases(self, numel: int) -> None:
+        """What the distance and the limit of live parameters do only to larger models is not modelled."""
+        config = self.config
+        for name in ("stage3_max_reuse_distance", "stage3_max_live_parameters", "sub_group_size"):
+            if getattr(config, name) < 2 * numel:
+                raise NotModelled(
+                    f"{name} {getattr(config, name):,} is less than two passes over {numel:,} weights: what ZeRO-3 "
+                    "then releases early is not modelled"
+                )
+
+    # whole parameters
+
+    def before_forward(self, *, first: bool) -> None:
+        """The queue of the trace begins again, and the first parameters are gathered ahead."""
+        self._queue = deque(self._order)
+        self._prefetch()
+
+    def _use(self, leaf: AccumulateGrad) -> None:
+        """``fetch_sub_module``: gather, wait, and gather what comes next."""
+        s = self._sharded[id(leaf)]
+        if not s.is_available and s.on_its_way is None:
+            self._make_whole(s)
+        if s.on_its_way is not None:
+            self._wait(s)
+        if s not in self._order:
+            self._order.append(s)
+            return
+        if s in self._queue:
+            while self._queue.popleft() is not s:
+                pass
+        self._prefetch()
+
+    def _prefetch(self) -> None:
+        budget, numel = self.config.stage3_prefetch_bucket_size, 0
+        chosen: list[_Sharded] = []
+        while self._queue and numel < budget:
+            s = self._queue.popleft()
+            if not (s.is_available or s.on_its_way):
+                chosen.append(s)
+                numel += s.numel
+        if not chosen:
+            return
+        flat = None
+        if len(chosen) > 1:
+            size = (sum(s.padded for s in chosen),)
+            flat = Tensor.empty(self.step.run, size, self.step.dtype, kind="communication")
+        gathered = _Gathered(flat, list(chosen))
+        del flat
+        for s in chosen:
+            s.on_its_way = gathered
+            if len(chosen) == 1:
+                self._make_whole(s)
+
+    def _wait(self, s: _Sharded) -> None:
+        """The first wait copies every parameter out of the flat buffer."""
+        gathered = s.on_its_way
+        assert gathered is not None
+        if not gathered.arrived:
+            gathered.arrived = True
+            for other in gathered.waiting:
+                if not other.is_available:
+                    self._make_whole(other)
+        gathered.waiting.remove(s)
+        s.on_its_way = None
+        if not gathered.waiting:
+            gathered.flat = None
+
+    def _make_whole(self, s: _Sharded) -> None:
+        run = self.step.run
+        outer, run.layer = run.layer, s.leaf.layer
+        whole = Tensor.empty(run, (s.padded,), self.step.dtype, kind="parameters")
+        run.layer = outer
+        s.parameter.storage = whole.storage
+        s.is_available = True
+
+    def _release(self, s: _Sharded) -> None:
+        s.parameter.storage = self._shards.storage
+        s.is_available = False
+
+    def _gather_persistent(self) -> None:
+        for s in self._sharded.values():
+            if s.persists:
+                self._make_whole(s)
+
+    # gradients
+
+    def _ready(self, leaf: AccumulateGrad) -> None:
+        """``reduce_independent_p_g_buckets_and_remove_grads``; the module's parameters go after its backward pass."""
+        s, limit = self._sharded[id(leaf)], self.config.reduce_bucket_size
+        if self._elements and self._elements + s.numel > limit:
+            self._reduce()
+        if self._elements + s.numel <= limit:
+            leaf.grad = self._bucket.alias(leaf.shape, leaf.strides)
+        self._elements += s.numel
+        self._filled.append(s)
+        if not s.persists:
+            self._release(s)
+
+    def _reduce(self) -> None:
+        """``reduce_scatter_coalesced``: a copy with the ranks' parts one after another; a lone tensor that needs no
+        padding is its own."""
+        if len(self._filled) > 1 or any(s.padded != s.numel for s in self._filled):
+            size = (sum(s.padded for s in self._filled),)
+            parts = Tensor.empty(self.step.run, size, self.step.dtype, kind="communication")
+            del parts
+        for s in self._filled:
+            s.leaf.grad = None
+        self._filled, self._elements = [], 0
+
+    def after_backward(self) -> None:
+        """``independent_gradient_partition_epilogue``."""
+        self._reduce()
+
+    # the update
+
+    def update(self) -> None:
+        """``step``: everything is partitioned, the norm is taken in fp64, each group's gradients are flattened, then
+        cast; what persists is gathered again."""
+        run, dtype = self.step.run, self.step.dtype
+        for s in self._sharded.values():
+            self._release(s)
+        if not self.config.offload_optimizer:
+            for s in self._sharded.values():
+                double = Tensor.empty(run, (s.share,), DType.float64)
+                del double
+            for group, decayed, master in zip(self._groups, self._decayed, self._masters):
+                grad = Tensor.empty(run, (sum(s.share for s in group),), dtype)
+                if dtype is not DType.float32:
+                    flat, grad = grad, Tensor.empty(run, grad.shape, DType.float32)
+                    del flat
+                grad.storage.relabel(kind="gradients")
+                self.step.optimizer_step([Group((master,), decayed=decayed)], scaled=False)
+                del grad
+        self._gather_persistent()
+
+    def host(self) -> Mapping[str, int]:
+        """Of one rank: with ``offload_optimizer`` masters, gradients and states, with ``offload_param`` shards too."""
+        config, size = self.config, self.step.dtype.size
+        if not config.offload_optimizer:
+            return {}
+        shares = [sum(s.share for s in group) for group in self._groups]
+        pinned = [*[4 * share for share in shares], size * sum(shares)]
+        if config.offload_param:
+            pinned += [size * share for share in shares]
+        return self.host_bytes(pinned, 12 * sum(shares))
