@@ -215,6 +215,11 @@ class TrainSettings:
             settings |= {"deepspeed": file.name, "zero_options": file.options, "notes": notes}
         return cls(**settings)
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainSettings:
+        """What :meth:`to_dict` gave; the files that it names are not read again."""
+        return cls(**{**values, "zero_options": tuple(values["zero_options"].items())})
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; ``res`` becomes a list."""
         values = dataclasses.asdict(self)

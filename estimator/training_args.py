@@ -47,6 +47,11 @@ def _reading(name: str, arguments: Mapping[str, Any]) -> Reading:
     for field, refuse in _REFUSED.items():
         if arguments.get(field) and (reason := refuse(arguments[field])):
             raise NotModelled(f"{name}: {field} {arguments[field]!r} {reason}")
+    if arguments.get("weight_decay") and arguments.get("optim") in _COUPLED_DECAY:
+        raise NotModelled(
+            f"{name}: weight_decay with optim {arguments['optim']!r} copies the gradients, which is not modelled; "
+            "leave weight_decay out or use adamw_torch"
+        )
     found = {
         "loop": ("trainer", name),
         "precision": (_precision(name, arguments), "fp16 and bf16"),
@@ -59,6 +64,9 @@ def _reading(name: str, arguments: Mapping[str, Any]) -> Reading:
         fields={setting: field for setting, (_, field) in found.items()},
     )
 
+
+#: Optimizers that add the decay to the gradients: their foreach step does so on a copy (torch/optim of 2.14).
+_COUPLED_DECAY = frozenset({"sgd", "adagrad", "rmsprop"})
 
 #: Arguments that are a setting as they are.
 _SETTINGS: Mapping[str, str] = {

@@ -46,6 +46,7 @@ def test_a_file_on_the_command_line(tmp_path, capsys):
         ({**FILE, "gradient_checkpointing_kwargs": {"use_reentrant": True}}, NotModelled, "leave out use_reentrant"),
         ({**FILE, "torch_empty_cache_steps": 4}, NotModelled, "empties the allocator's cache"),
         ({**FILE, "use_cpu": True}, NotModelled, "trains on the CPU"),
+        ({**FILE, "optim": "sgd", "weight_decay": 0.01}, NotModelled, "copies the gradients"),
         ("nowhere.json", InvalidRequest, "TrainingArguments.to_json_string"),
     ],
 )
@@ -64,3 +65,10 @@ def test_what_transformers_itself_writes():
     written = transformers.TrainingArguments(output_dir="out", bf16=False, per_device_train_batch_size=16)
     settings = TrainSettings.of(training_args={**json.loads(written.to_json_string()), "use_cpu": False})
     assert (settings.bs, settings.optim, settings.precision) == (16, "adamw_torch_fused", "fp32")
+
+
+def test_settings_survive_json_without_their_files():
+    settings = TrainSettings.of("test_vit", res="64x32", training_args=FILE, bs=1, train="lora", lora_targets="qkv")
+    again = TrainSettings.from_dict(json.loads(json.dumps(settings.to_dict())))
+    assert again.to_dict() == settings.to_dict()
+    assert (again.training_args, again.res) == ("the training arguments", (64, 32))

@@ -44,7 +44,7 @@ def main(result: Path, request: Mapping[str, Any]) -> None:
     """Every VitmemError travels by its class's name; anything else is a traceback on stderr and no result."""
     from vitmem.validate.versions import versions
 
-    settings = TrainSettings.of(**request["settings"])
+    settings = TrainSettings.from_dict(request["settings"])
     try:
         document = MEASURES[request["backend"]](settings, request["options"])
     except VitmemError as error:

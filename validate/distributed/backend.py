@@ -42,6 +42,10 @@ class RanksMeasurement:
         return {"tensor_bytes": max(self.phases.values()), **unseen}
 
     @property
+    def device(self) -> str:
+        return f"{self.num_ranks} processes on the CPU"
+
+    @property
     def kinds(self) -> Mapping[str, int]:
         return {}
 
@@ -59,7 +63,7 @@ class RanksMeasurement:
             "phases": {name: {"tensor_bytes": num_bytes} for name, num_bytes in self.phases.items()},
             "layers": [],
             "versions": dict(self.versions),
-            "device": f"{self.num_ranks} processes on the CPU",
+            "device": self.device,
             "notes": list(self.notes),
         }
 
