@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from . import catalog, families, host, lora, scope
-from .device import Device, device_of, verdict
+from . import catalog, cpu, families, host, lora, scope
+from .device import Device, device_of, holds, verdict
 from .errors import NoFamily
 from .families import Plan
 from .generations import Torch, unknown_of
@@ -20,7 +20,7 @@ from .settings import TrainSettings
 from .step import Step
 from .timeline import PhaseSummary, allocated_peak, layer_peaks, snapshot
 
-__all__ = ["estimate_settings", "play_settings", "resolved"]
+__all__ = ["estimate_settings", "fits", "play_settings", "resolved"]
 
 PHASES = ("forward", "backward", "optimizer_step")
 
@@ -38,12 +38,17 @@ def estimate_settings(settings: TrainSettings) -> Estimate:
         return rehearsed(settings, reason)
 
 
-def play_settings(settings: TrainSettings) -> Estimate:
-    """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others."""
+def play_settings(settings: TrainSettings, device: Device | None = None) -> Estimate:
+    """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others.
+
+    ``device``: another than the settings name, such as :data:`vitmem.device.CPU`.
+    """
     plan, settings = resolved(settings)
-    device = device_of(settings)
+    device = device or device_of(settings)
+    if device.gpu.is_cpu:
+        scope.check_on_cpu(settings)
     played = Played(plan, settings, device.gpu, device.allocator, trains_again=device.total_bytes is not None)
-    fits, reserved = verdict(device, played.runs)
+    judged, reserved = verdict(device, played.runs)
     phases = _phases(played)
     return Estimate(
         request=_request(settings, plan, played.step),
@@ -56,13 +61,13 @@ def play_settings(settings: TrainSettings) -> Estimate:
         scaling=_scaling(played, plan, settings, device),
         layers=_layers(played),
         host=_host(played, plan, settings),
-        verdict=fits,
+        verdict=judged,
         assumptions=(
-            *scope.assumptions(settings, plan, device.gpu.capability),
+            *(cpu.ASSUMPTIONS if device.gpu.is_cpu else scope.assumptions(settings, plan, device.gpu.capability)),
             *lora.assumptions(settings, plan),
             *plan.assumptions,
         ),
-        not_modelled=_not_modelled(settings, plan, played),
+        not_modelled=cpu.NOT_MODELLED if device.gpu.is_cpu else _not_modelled(settings, plan, played),
         warnings=(
             *scope.warnings(settings, plan, device.gpu.capability),
             *lora.warnings(played.step),
@@ -70,6 +75,17 @@ def play_settings(settings: TrainSettings) -> Estimate:
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
     )
+
+
+def fits(settings: TrainSettings) -> bool:
+    """Whether :func:`play_settings` would say yes, by no more than that takes; needs a GPU or a memory.
+
+    The allocator is not asked where it could not even hold what is live at once.
+    """
+    plan, settings = resolved(settings)
+    device = device_of(settings)
+    played = Played(plan, settings, device.gpu, device.allocator)
+    return allocated_peak(played.ledger, -1) <= device.room_bytes and holds(device, played.each_run)
 
 
 def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:
