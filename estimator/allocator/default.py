@@ -23,13 +23,17 @@ class DefaultAllocator:
     """Replays the allocations of these ``requests``; ``side`` are the streams of those of another than the main one."""
 
     def __init__(self, requests: Sequence[int], side: Mapping[int, int], capacity: int | None = None) -> None:
-        self.side, self.capacity = side, capacity
+        self.capacity = capacity
         self.reserved = self.max_reserved = self.num_retries = 0
         self._requests = [-(-request // MIN_BLOCK) for request in requests]
         self._sizes = [0] * len(requests)
         self._addresses = [0] * len(requests)
-        streams = {0, *side.values()}
-        self._pools: dict[int, tuple[list[int], list[int]]] = {stream: ([], []) for stream in streams}
+        pools: dict[int, tuple[list[int], list[int]]] = {stream: ([], []) for stream in {0, *side.values()}}
+        small, large = pools[0]
+        self._pools = [large if size > _SMALL else small for size in self._requests]
+        for i, stream in side.items():
+            self._pools[i] = pools[stream][self._requests[i] > _SMALL]
+        self._cached = [cached for pool in pools.values() for cached in pool]
         self._stops: dict[int, int] = {}  # of cached blocks, by where they start
         self._starts: dict[int, int] = {}  # and the other way round
         self._segments: dict[int, int] = {}  # where they stop, by where they start
@@ -42,16 +46,14 @@ class DefaultAllocator:
 
     def play(self, events: Sequence[int]) -> int | None:
         """Allocations and frees in order; the place of the one that ran out of memory."""
-        requests, side, sizes, addresses = self._requests, self.side, self._sizes, self._addresses
-        starts, stops, pools, (small, large) = self._starts, self._stops, self._pools, self._pools[0]
+        requests, sizes, addresses, pools = self._requests, self._sizes, self._addresses, self._pools
+        starts, stops = self._starts, self._stops
         starts_pop, stops_pop = starts.pop, stops.pop
         for event in events:
             if event >= 0:
                 if not (size := requests[event]):
                     continue
-                cached = small if size <= _SMALL else large
-                if side and event in side:
-                    cached = pools[side[event]][size > _SMALL]
+                cached = pools[event]
                 at = bisect_left(cached, size << _BITS)
                 found = cached.pop(at) if at < len(cached) else self._from_new_segment(size)
                 if not found:
@@ -69,9 +71,7 @@ class DefaultAllocator:
                     sizes[event] = size + rest
                     del starts[stop]
             elif size := sizes[~event]:
-                cached = small if size <= _SMALL else large
-                if side and ~event in side:
-                    cached = pools[side[~event]][size > _SMALL]
+                cached = pools[~event]
                 start = addresses[~event]
                 stop = start + size
                 if before := starts_pop(start, 0):
@@ -87,17 +87,16 @@ class DefaultAllocator:
 
     def release_cached(self) -> None:
         """``torch.cuda.empty_cache()``: whole cached segments go back to the driver."""
-        for pool in self._pools.values():
-            for cached in pool:
-                kept = []
-                for block in cached:
-                    start, size = block & _ADDRESS, block >> _BITS
-                    if self._segments.get(start) != start + size:
-                        kept.append(block)
-                        continue
-                    del self._segments[start], self._stops[start], self._starts[start + size]
-                    self.reserved -= size * MIN_BLOCK
-                cached[:] = kept
+        for cached in self._cached:
+            kept = []
+            for block in cached:
+                start, size = block & _ADDRESS, block >> _BITS
+                if self._segments.get(start) != start + size:
+                    kept.append(block)
+                    continue
+                del self._segments[start], self._stops[start], self._starts[start + size]
+                self.reserved -= size * MIN_BLOCK
+            cached[:] = kept
 
     def _from_new_segment(self, size: int) -> int:
         """The block that is a new segment, after a retry without what is cached; 0 where there is no room."""

@@ -23,7 +23,7 @@ from ..build_timm import first_parts as first_parts_of_timm
 from ..build_timm import unwrapped
 from ..build_transformers import first_parts as first_parts_of_transformers
 
-__all__ = ["Described", "described"]
+__all__ = ["Described", "described", "keywords"]
 
 _PURE = {torch.float16: "pure-fp16", torch.bfloat16: "pure-bf16"}
 #: What of a PEFT configuration changes the memory and is not a setting.
@@ -40,6 +40,8 @@ _PEFT_USUAL: Mapping[str, Any] = {
 
 #: Attributes that say how a module is used, and are settings of their own.
 _STATE = frozenset({"training", "gradient_checkpointing", "grad_checkpointing", "activation_checkpointing"})
+
+_OF_FILES = frozenset({"training_args", "deepspeed", "zero_options"})
 
 
 class Described:
@@ -66,6 +68,12 @@ def described(model: nn.Module, given: Mapping[str, Any]) -> Iterator[Described]
         built = build_model(settings)
         _compare(model, built.model)
         yield Described(name, settings, built)
+
+
+def keywords(settings: TrainSettings) -> dict[str, Any]:
+    """The settings as :func:`vitmem.estimate` takes them, without what came from files and what is left open."""
+    values = settings.to_dict()
+    return {name: value for name, value in values.items() if value is not None and name not in _OF_FILES}
 
 
 # the model

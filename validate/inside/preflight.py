@@ -15,7 +15,7 @@ from vitmem.errors import DoesNotFit, InvalidRequest, NotModelled, UnknownName, 
 from vitmem.units import format_bytes
 
 from .callback import MemoryWarning
-from .live import described
+from .live import described, keywords
 from .optimizers import check_groups, name_of
 
 __all__ = ["estimate_of", "preflight"]
@@ -65,8 +65,7 @@ def estimate_of(
         optimizer = trainer.optimizer
         if optimizer is not None:
             check_groups(optimizer, live.settings, live.built.model, _model(trainer))
-        settings = live.settings.to_dict()
-        own = {name: value for name, value in settings.items() if value is not None and name != "training_args"}
+        own = keywords(live.settings)
         if pixels is not None and pixels != live.built.image_size:
             own["res"] = _other_size(live.built, pixels)
         folder = own.pop("model")
@@ -93,6 +92,8 @@ def _refuse_own_parts(trainer: Trainer) -> None:
         raise NotModelled("compute_loss_func is the user's own: what it keeps is not known")
     if trainer.args.n_gpu > 1:
         raise NotModelled("DataParallel over several GPUs of one process is not modelled; start one process per GPU")
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise NotModelled("a live Trainer under DeepSpeed or FSDP is not read; use `vitmem estimate --deepspeed FILE`")
     if trainer.model is None:
         raise NotModelled("a Trainer with model_init has no model yet; pass the model")
 
@@ -100,7 +101,7 @@ def _refuse_own_parts(trainer: Trainer) -> None:
 def _loop(trainer: Trainer) -> dict[str, Any]:
     """The settings in the arguments, by the rules of ``--training-args``, with the optimizer that was passed in."""
     arguments: dict[str, Any] = trainer.args.to_dict()  # type: ignore[no-untyped-call]
-    arguments["deepspeed"] = getattr(trainer.args, "deepspeed", None)
+    arguments.pop("deepspeed", None)
     settings = TrainSettings.of(None, training_args=arguments)
     own = {
         name: getattr(settings, name)

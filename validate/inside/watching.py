@@ -14,7 +14,7 @@ from vitmem import Estimate
 from vitmem.errors import InvalidRequest
 
 from .callback import MemoryWarning, leak_sentence
-from .live import described
+from .live import described, keywords
 from .meter import meter_for
 from .optimizers import check_groups, name_of
 from .record import Record
@@ -73,7 +73,7 @@ def describe(model: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any
     given["optim"] = name_of(optimizer, parameters=trained)
     with described(model, given) as live:
         check_groups(optimizer, live.settings, live.built.model, model)
-        own = {name: value for name, value in live.settings.to_dict().items() if value is not None}
+        own = keywords(live.settings)
         return vitmem.estimate(own.pop("model"), **own)
 
 
