@@ -40,8 +40,11 @@ _KINDS = ("parameters", "gradients", "optimizer_state", "communication")
 
 def main() -> None:
     rows = [f"| {COLUMNS} |", f"|{' --- |' * 9}"]
-    for name, model, precisions in (("ViT", VIT, ("fp32", "bf16")), ("Swin", SWIN, ("bf16",))):
-        for engine in ENGINES:
+    for name, model, engines, precisions in (
+        ("ViT", VIT, ENGINES, ("fp32", "bf16")),
+        ("Swin", SWIN, ("ddp",), ("bf16",)),
+    ):
+        for engine in engines:
             for precision in precisions:
                 rows += rows_of(name, {**model, **OF_BOTH, "parallel": engine, "precision": precision})
     rows += rows_of("ViT", {**VIT, **OF_BOTH, "parallel": "zero2", "precision": "bf16"}, offload=True)

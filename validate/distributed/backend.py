@@ -27,7 +27,7 @@ class RanksMeasurement:
     """The largest total of live storages in each phase of the third step, over all ranks."""
 
     phases: Mapping[str, int]
-    num_ranks: int
+    device: str
     versions: Mapping[str, str]
     notes: tuple[str, ...]
     backend: str = "cpu"
@@ -87,7 +87,7 @@ def measure(settings: TrainSettings, *, timeout_s: float) -> RanksMeasurement:
     names = ranks[0]["peaks"]
     return RanksMeasurement(
         phases={name: max(rank["peaks"][name] for rank in ranks) for name in names},
-        num_ranks=len(ranks),
+        device=f"{len(ranks)} processes on the CPU",
         versions=versions(settings.train),
         notes=notes,
     )

@@ -37,7 +37,7 @@ class _Images(torch.utils.data.Dataset[Mapping[str, Any]]):
         return self.count
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
-        return {"pixel_values": torch.zeros(3, *self.size), "labels": index % 10}
+        return {"pixel_values": torch.rand(3, *self.size), "labels": index % 10}
 
 
 class Watch:
