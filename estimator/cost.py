@@ -54,11 +54,11 @@ class Cost:
 
 
 def cost_of(step: Step) -> Cost:
-    """The last step of a play; every micro-step computes what the others do, and at most two are played."""
+    """The last step of a play, whose every micro-step computes what the others do: not all of them are played."""
     run, accum = step.run, step.settings.accum
-    played = min(accum, 2)
     names = [name for name, _ in run.phases]
     first = run.steps[-1]
+    played = names[first:].count("backward")
     parts = dict.fromkeys(("forward", "backward", "recompute", "low"), 0)
     layers: dict[str, int] = {}
     for product in run.products:
