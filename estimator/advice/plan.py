@@ -85,7 +85,8 @@ class LighterModel:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Nearest:
-    """The settings that come closest, how many bytes they miss, and the smallest known GPU that holds them."""
+    """The settings that come closest, how many bytes they miss beside the largest CUDA context, and the smallest known
+    GPU that holds them."""
 
     settings: Mapping[str, Any]
     peak: Peak

@@ -164,7 +164,7 @@ class _Search:
         return Nearest(
             settings=least.to_dict(),
             peak=nearest.peak,
-            missing_bytes=max(-nearest.headroom_bytes, 0),
+            missing_bytes=nearest.missing_bytes,
             gpu=_smallest_gpu(least, self.trials),
         )
 

@@ -69,8 +69,10 @@ class Grid:
 
     def place_of(self, settings: TrainSettings) -> tuple[int, int]:
         """The place and the number of checkpointed blocks of a candidate."""
-        layers = settings.checkpoint_layers if settings.checkpoint_layers is not None else self.most
-        return self.sizes.index(settings.bs), layers if settings.grad_checkpointing else 0
+        place = self.sizes.index(settings.bs)
+        if not self.most or not settings.grad_checkpointing:  # the request's own checkpointing stays as it is
+            return place, 0
+        return place, self.most if settings.checkpoint_layers is None else settings.checkpoint_layers
 
     def fits(self, place: int, layers: int, alloc_conf: str | None = None) -> bool:
         """Whether the candidate fits."""

@@ -49,6 +49,16 @@ class Trial:
         return self.glance.verdict is not None and self.glance.verdict["fits"] == "yes"
 
     @property
+    def missing_bytes(self) -> int:
+        """How much more memory would hold it beside the largest CUDA context."""
+        peak = self.peak
+        assert peak.reserved_bytes is not None
+        assert peak.device_bytes is not None
+        assert peak.device_high_bytes is not None
+        total = self.usable_bytes + peak.device_bytes - peak.reserved_bytes
+        return peak.device_high_bytes - total
+
+    @property
     def peak(self) -> Peak:
         """The peak of what was replayed."""
         assert self.glance.peak is not None
