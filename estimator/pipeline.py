@@ -95,18 +95,18 @@ def glance(settings: TrainSettings, *, whole: bool = False) -> Glance:
     plan, settings = resolved(settings)
     device = device_of(settings)
     step = play(plan, settings, device.gpu)
-    requested = allocated_peak(step.run.ledger(), -1)
+    requested, cost = allocated_peak(step.run.ledger(), -1), cost_of(step)
     peak = fits = saved = None
     if whole or device.may_hold(requested):
-        played = Played(plan, settings, device.gpu, device.allocator, step)
-        fits, reserved = verdict(device, played.ledger, played.replay)
+        played = Played(plan, settings, device.gpu, device.allocator, begun=step)
+        fits, reserved = verdict(device, played.runs)
         peak, saved = _peak(played, device, reserved), sum(played.saved_activations.values())
     return Glance(
         requested_bytes=requested,
         usable_bytes=device.usable_bytes,
         peak=peak,
         verdict=fits,
-        cost=cost_of(step),
+        cost=cost,
         has_batch_statistics=any(name.endswith("running_mean") for name in step.scope.buffers),
         saved_activation_bytes=saved,
     )

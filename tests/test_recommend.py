@@ -44,7 +44,7 @@ def check(found: Recommendation, effective_batch: int) -> None:
             assert not fits(kept, bs=larger[0], accum=effective_batch // larger[0]), "a larger batch would do"
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     mib=strategies.integers(900, 4000),
     effective_batch=strategies.sampled_from([1, 7, 24, 60, 128]),
@@ -63,7 +63,7 @@ def test_swin_takes_other_attention_and_fewer_blocks() -> None:
 
 
 def test_plans_that_keep_the_recipe_come_first_and_the_fastest_of_them_leads() -> None:
-    plans = vitmem.recommend("vit_base_patch16_224", memory="6GiB", effective_batch=128, num_plans=20)
+    plans = vitmem.recommend("vit_small_patch16_224", memory="3GiB", effective_batch=128, num_plans=20)
     kept = [plan.relative_step_time for plan in plans if plan.keeps_recipe]
     changed = [plan.relative_step_time for plan in plans if not plan.keeps_recipe]
     assert [plan.keeps_recipe for plan in plans] == [True] * len(kept) + [False] * len(changed)

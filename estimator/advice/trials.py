@@ -52,11 +52,9 @@ class Trial:
     def missing_bytes(self) -> int:
         """How much more memory would hold it beside the largest CUDA context."""
         peak = self.peak
-        assert peak.reserved_bytes is not None
         assert peak.device_bytes is not None
         assert peak.device_high_bytes is not None
-        total = self.usable_bytes + peak.device_bytes - peak.reserved_bytes
-        return peak.device_high_bytes - total
+        return peak.device_high_bytes - peak.device_bytes - self.headroom_bytes
 
     @property
     def peak(self) -> Peak:
