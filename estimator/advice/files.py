@@ -16,8 +16,9 @@ from ..report.files import write_text
 from ..settings import TrainSettings
 from ..units import format_bytes
 from .plan import Plan
+from .schedule import Schedule
 
-__all__ = ["Folder", "write_plan"]
+__all__ = ["Folder", "callback_text", "write_plan"]
 
 _NAMES = ("train.py", "launch.sh", "env.sh", "accelerate.yaml", "README.md")
 #: What the script does not say to the Trainer: the value that it may have, and what to do about any other.
@@ -93,6 +94,15 @@ def write_plan(plan: Plan, gpu: str, folder: Folder) -> list[Path]:
     except OSError as error:
         raise VitmemError(f"cannot write into {str(folder.path)!r}: {error.strerror}") from error
     return [folder.path / name for name in texts]
+
+
+def callback_text(schedule: Schedule) -> str:
+    """A Trainer callback with the phases of a schedule."""
+    rows = [
+        f"    ({phase.first_epoch}, {phase.num_epochs}, {phase.res}, {phase.bs}, {phase.accum}),"
+        for phase in schedule.phases
+    ]
+    return _render("callback.py", {"rows": "\n".join(rows)})
 
 
 def _render(name: str, values: Mapping[str, Any]) -> str:

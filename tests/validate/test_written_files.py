@@ -7,11 +7,14 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import vitmem
-from vitmem.advice.files import Folder, write_plan
+from vitmem.advice.files import Folder, callback_text, write_plan
+from vitmem.advice.schedule import schedule_settings
+from vitmem.settings import TrainSettings
 
 PIL = pytest.importorskip("PIL.Image")
 pytest.importorskip("datasets")
@@ -79,3 +82,25 @@ def test_only_the_first_blocks_are_checkpointed(tmp_path: Path, case: str, expec
         assert [block.gradient_checkpointing for block in blocks] == expected
         stages = model.swin.encoder.layers
         assert [stage.gradient_checkpointing for stage in stages] == [True, False]
+
+
+def test_the_callback_sets_the_resolution_and_stops_where_the_micro_batch_changes() -> None:
+    request = TrainSettings.of("vit_tiny_patch16_224", memory="1200MiB")
+    found = schedule_settings(request, resolutions=["96", "224"], epochs=[2, 1], effective_batch=64)
+    first, second = found.phases
+    assert first.bs != second.bs
+    names: dict[str, Any] = {}
+    exec(callback_text(found), names)
+    dataset = SimpleNamespace(resolution=None)
+    callback = names["ProgressiveResolution"](dataset)
+    args = SimpleNamespace(per_device_train_batch_size=first.bs, gradient_accumulation_steps=first.accum)
+    control = SimpleNamespace(should_save=False, should_training_stop=False)
+    callback.on_epoch_begin(args, SimpleNamespace(epoch=0), control)
+    assert dataset.resolution == (96, 96)
+    callback.on_epoch_end(args, SimpleNamespace(epoch=1.0), control)
+    assert not control.should_training_stop
+    callback.on_epoch_end(args, SimpleNamespace(epoch=2.0), control)
+    assert control.should_training_stop
+    assert control.should_save
+    with pytest.raises(ValueError, match="start it with these arguments"):
+        callback.on_epoch_begin(args, SimpleNamespace(epoch=2), control)
