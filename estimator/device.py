@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .allocator import AllocatorConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger
     from .settings import TrainSettings
 
-__all__ = ["Device", "Run", "device_of", "run_of", "verdict"]
+__all__ = ["CPU", "Device", "Run", "device_of", "holds", "run_of", "verdict"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +44,21 @@ class Device:
             return True
         return requested_bytes <= self.total_bytes - self.context.low_bytes
 
+    @property
+    def room_bytes(self) -> int:
+        """What the largest context leaves."""
+        assert self.total_bytes is not None
+        assert self.context is not None
+        return self.total_bytes - self.context.high_bytes
+
     def within(self, context_bytes: int) -> AllocatorConfig:
         """The allocator with what a context of this size leaves."""
         assert self.total_bytes is not None
         return dataclasses.replace(self.allocator, capacity=self.total_bytes - context_bytes)
+
+
+#: The machine at hand, for a validation on it.
+CPU = Device(name="cpu", gpu=Gpu(is_cpu=True), total_bytes=None, context=None, allocator=AllocatorConfig())
 
 
 def device_of(settings: TrainSettings) -> Device:
@@ -130,6 +141,14 @@ def verdict(device: Device, runs: Sequence[Run]) -> tuple[Mapping[str, Any] | No
         "phase": worst.phase,
     }
     return document, outcomes[0].replay.reserved_at[0]
+
+
+def holds(device: Device, runs: Iterable[Run]) -> bool:
+    """Whether every run gets through with the largest context: the verdict's yes."""
+    limited = dataclasses.replace(device.allocator, capacity=device.room_bytes)
+    return all(
+        run.replay.reserved_bytes <= device.room_bytes or replay(run.ledger, limited).failed is None for run in runs
+    )
 
 
 _ORDER = ("yes", "borderline", "no")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from . import blas, flash1
+from . import blas, cpu, flash1
 from .engine.tensor import Shape
 from .errors import InvalidRequest
 from .generations import Torch
@@ -29,6 +29,7 @@ class Gpu:
     num_sms: int = 108
     threads_per_sm: int = 2048
     l2_cache_bytes: int = 40 * 2**20
+    is_cpu: bool = False  # no GPU at all: torch's CPU kernels, see :mod:`.cpu`
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,11 @@ class Kernels:
     gpu: Gpu = dataclasses.field(default_factory=Gpu)
     sdpa_kernel: str = "auto"
     torch: Torch = dataclasses.field(default_factory=Torch)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether torch's CPU kernels run: nothing else here is asked for then but :meth:`attention`."""
+        return self.gpu.is_cpu
 
     @property
     def cublas_workspace_bytes(self) -> int:
@@ -69,6 +75,8 @@ class Kernels:
         ``mask``: None, or whether it wants a gradient; ``trained``: whether queries, keys or values do; not ``dense``
         in their last dimension, they leave math.
         """
+        if self.on_cpu:
+            return cpu.attention(self.sdpa_kernel, dropout, mask=mask, dense=dense)
         if not dense:
             return self._strided()
         possible = {

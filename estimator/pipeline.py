@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from . import catalog, families, host, lora, scope
+from . import catalog, cpu, families, host, lora, scope
 from .cost import Cost, cost_of
-from .device import Device, device_of, verdict
+from .device import Device, device_of, holds, verdict
 from .errors import NoFamily
 from .families import Plan
 from .generations import Torch, unknown_of
@@ -20,7 +20,7 @@ from .settings import TrainSettings
 from .step import Step
 from .timeline import PhaseSummary, allocated_peak, layer_peaks, snapshot
 
-__all__ = ["Glance", "estimate_settings", "glance", "play_settings", "resolved"]
+__all__ = ["Glance", "estimate_settings", "fits", "glance", "play_settings", "resolved"]
 
 PHASES = ("forward", "backward", "optimizer_step")
 
@@ -38,12 +38,17 @@ def estimate_settings(settings: TrainSettings) -> Estimate:
         return rehearsed(settings, reason)
 
 
-def play_settings(settings: TrainSettings) -> Estimate:
-    """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others."""
+def play_settings(settings: TrainSettings, device: Device | None = None) -> Estimate:
+    """:func:`estimate_settings` for the models that a family covers; raises NoFamily for the others.
+
+    ``device``: another than the settings name, such as :data:`vitmem.device.CPU`.
+    """
     plan, settings = resolved(settings)
-    device = device_of(settings)
+    device = device or device_of(settings)
+    if device.gpu.is_cpu:
+        scope.check_on_cpu(settings)
     played = Played(plan, settings, device.gpu, device.allocator, trains_again=device.total_bytes is not None)
-    fits, reserved = verdict(device, played.runs)
+    judged, reserved = verdict(device, played.runs)
     phases = _phases(played)
     return Estimate(
         request=_request(settings, plan, played.step),
@@ -56,19 +61,30 @@ def play_settings(settings: TrainSettings) -> Estimate:
         scaling=_scaling(played, plan, settings, device),
         layers=_layers(played),
         host=_host(played, plan, settings),
-        verdict=fits,
+        verdict=judged,
         assumptions=(
-            *scope.assumptions(settings, plan, device.gpu.capability),
+            *(cpu.ASSUMPTIONS if device.gpu.is_cpu else scope.assumptions(settings, plan, device.gpu.capability)),
             *lora.assumptions(settings, plan),
             *plan.assumptions,
         ),
-        not_modelled=_not_modelled(settings, plan, played),
+        not_modelled=cpu.NOT_MODELLED if device.gpu.is_cpu else _not_modelled(settings, plan, played),
         warnings=(
             *scope.warnings(settings, plan, device.gpu.capability),
             *lora.warnings(played.step),
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
     )
+
+
+def fits(settings: TrainSettings) -> bool:
+    """Whether :func:`play_settings` would say yes, by no more than that takes; needs a GPU or a memory.
+
+    The allocator is not asked where it could not even hold what is live at once.
+    """
+    plan, settings = resolved(settings)
+    device = device_of(settings)
+    played = Played(plan, settings, device.gpu, device.allocator)
+    return allocated_peak(played.ledger, -1) <= device.room_bytes and holds(device, played.each_run)
 
 
 class Glance(NamedTuple):
@@ -96,16 +112,16 @@ def glance(settings: TrainSettings, *, whole: bool = False) -> Glance:
     device = device_of(settings)
     step = play(plan, settings, device.gpu)
     requested, cost = allocated_peak(step.run.ledger(), -1), cost_of(step)
-    peak = fits = saved = None
+    peak = judged = saved = None
     if whole or device.may_hold(requested):
         played = Played(plan, settings, device.gpu, device.allocator, begun=step)
-        fits, reserved = verdict(device, played.runs)
+        judged, reserved = verdict(device, played.runs)
         peak, saved = _peak(played, device, reserved), sum(played.saved_activations.values())
     return Glance(
         requested_bytes=requested,
         usable_bytes=device.usable_bytes,
         peak=peak,
-        verdict=fits,
+        verdict=judged,
         cost=cost,
         has_batch_statistics=any(name.endswith("running_mean") for name in step.scope.buffers),
         saved_activation_bytes=saved,

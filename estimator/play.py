@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from .allocator import AllocatorConfig
@@ -14,6 +15,7 @@ from .kernels import Gpu, Kernels
 from .ledger import Ledger, with_last_step_again
 from .loops import LOOPS, begin
 from .phases import Course, continued, not_played, resumed
+from .replay import Replay
 from .settings import TrainSettings
 from .step import Step
 from .timeline import Moment, PhaseSummary, phase_summaries, raised_peak
@@ -110,21 +112,61 @@ class Played:
         self.step, self.ledger, self.course = training.step, training.ledger, training.course
         self.saved_activations = training.saved_activations
         self.unknown_workspace_bytes = training.unknown_workspace_bytes
-        self.run = run_of(self.course.ledger, self.course.parts, allocator)
-        self.replay = self.run.replay
-        self._summaries = phase_summaries(self.course.ledger, self.replay.blocks)
-        self.steady, self.first_step = self.summaries(STEPS), self.summaries(0)
-        self.tensors = tensor_peak(self.steady)
-        self.allocated = block_peak(self.steady)
-        self.resume: Run | None = None
-        if self.not_played.resume is None:
-            ledger = resumed(self.ledger)
-            self.resume = run_of(ledger, (("resume", len(ledger.events)),), allocator)
+        self._allocator = allocator
+
+    @cached_property
+    def run(self) -> Run:
+        """The process from its first step on."""
+        return run_of(self.course.ledger, self.course.parts, self._allocator)
+
+    @cached_property
+    def resume(self) -> Run | None:
+        """A process that begins with a checkpoint, where it is known."""
+        if self.not_played.resume is not None:
+            return None
+        ledger = resumed(self.ledger)
+        return run_of(ledger, (("resume", len(ledger.events)),), self._allocator)
+
+    @property
+    def replay(self) -> Replay:
+        """What the allocator did in :attr:`run`."""
+        return self.run.replay
+
+    @cached_property
+    def _summaries(self) -> list[PhaseSummary]:
+        return phase_summaries(self.course.ledger, self.replay.blocks)
+
+    @property
+    def steady(self) -> list[PhaseSummary]:
+        """The phases of the step that is reported."""
+        return self.summaries(STEPS)
+
+    @property
+    def first_step(self) -> list[PhaseSummary]:
+        """The phases of the first step."""
+        return self.summaries(0)
+
+    @cached_property
+    def tensors(self) -> Moment:
+        """The moment of the largest total of live tensors in the step that is reported."""
+        return tensor_peak(self.steady)
+
+    @cached_property
+    def allocated(self) -> Moment:
+        """The moment at which most is allocated in the step that is reported."""
+        return block_peak(self.steady)
+
+    @property
+    def each_run(self) -> Iterator[Run]:
+        """The processes whose memory decides whether a training fits, one by one."""
+        yield self.run
+        if self.resume is not None:
+            yield self.resume
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The processes whose memory decides whether a training fits."""
-        return (self.run,) if self.resume is None else (self.run, self.resume)
+        """:attr:`each_run`, all of them."""
+        return tuple(self.each_run)
 
     def summaries(self, step: int) -> list[PhaseSummary]:
         """The phases of a step."""

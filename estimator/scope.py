@@ -64,6 +64,13 @@ def _check_optimizer(settings: TrainSettings) -> None:
         raise InvalidRequest(f"optim {name!r} has no kernel for {dtype.label} parameters; use --precision bf16")
 
 
+def check_on_cpu(settings: TrainSettings) -> None:
+    """What only the rules of the CPU refuse."""
+    optimizer = optimizer_of(settings.optim or own_optimizer(settings), Torch.parse(settings.torch), on_cpu=True)
+    if optimizer.refused:
+        raise NotModelled(f"optim {settings.optim!r} is not modelled on the CPU: {optimizer.refused}")
+
+
 def _check_mixup(settings: TrainSettings) -> None:
     """transformers' image classifiers take float labels for independent classes (5.24, loss/loss_utils.py)."""
     if not settings.mixup:

@@ -1,7 +1,7 @@
 """The largest batch, the largest resolution or the smallest GPU that fits, all else fixed.
 
-Every candidate is a whole estimate, and it fits where its verdict says yes: what depends on the size of the CUDA
-context does not count as fitting. Memory grows with batch and resolution but for small jumps (workspaces, blocks that
+A candidate fits where the verdict of its estimate would say yes: what depends on the size of the CUDA context does not
+count as fitting. Memory grows with batch and resolution but for small jumps (workspaces, blocks that
 are not split): the answer fits, and the next larger candidate does not.
 """
 
@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .errors import DoesNotFit, InvalidRequest, NotModelled, did_you_mean
-from .pipeline import estimate_settings, resolved
+from .errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
+from .pipeline import estimate_settings, fits, resolved
 from .result import SCHEMA_VERSION, Estimate
 from .searching import last_that
 from .settings import TrainSettings
@@ -64,11 +64,13 @@ def _listed() -> str:
 
 
 class _Tried:
-    """Candidates by their place in order of growing memory; each is estimated once."""
+    """Candidates by their place in order of growing memory; each is estimated once, and most are only asked whether
+    they fit."""
 
     def __init__(self, at: Callable[[int], TrainSettings]) -> None:
         self._at = at
         self._known: dict[int, Estimate] = {}
+        self._fits: dict[int, bool] = {}
 
     def __getitem__(self, place: int) -> Estimate:
         if place not in self._known:
@@ -76,7 +78,14 @@ class _Tried:
         return self._known[place]
 
     def fits(self, place: int) -> bool:
-        return _fits(self[place])
+        """Whether the estimate of a place would say yes."""
+        if place not in self._fits:
+            try:
+                known = place in self._known
+                self._fits[place] = _fits(self._known[place]) if known else fits(self._at(place))
+            except NoFamily:  # then it is rehearsed
+                self._fits[place] = _fits(self[place])
+        return self._fits[place]
 
     def last_that_fits(self, guess: int, first: int, last: int) -> int | None:
         """The place before the first that does not fit, found outwards from ``guess``; None if ``first`` does not."""

@@ -53,7 +53,7 @@ class Step:
         run.events[:] = self.scope.moving_order()
         self._freeze(plan)
         self._checkpoint()
-        self.optimizer = optimizer_of(settings.optim or "adamw_torch", kernels.torch)
+        self.optimizer = optimizer_of(settings.optim or "adamw_torch", kernels.torch, on_cpu=kernels.on_cpu)
         self.names: dict[str, object] = {}
         self.sizes: Sequence[int] = (settings.bs,) * settings.accum  # images of each micro-batch of a step
         self.repeats: Repeats | None = None  # where equal blocks share one play
@@ -111,7 +111,7 @@ class Step:
         for place in played(sizes):
             counted = Tensor.empty(self.run, (sizes[place],), DType.bool, kind="inputs")
             of_one_batch = Tensor.empty(self.run, (), DType.int64, kind="inputs")
-            widened = self.run.workspace(8 * counted.numel)  # the kernel sums no bytes
+            widened = self.run.scratch(8 * counted.numel)  # the kernel sums no bytes
             del widened, counted
             total = Tensor.empty(self.run, (), DType.int64, kind="inputs")
             del of_one_batch

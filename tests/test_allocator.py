@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from vitmem.allocator import AllocatorConfig, CachingAllocator, OutOfMemory
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vitmem.allocator import AllocatorConfig, CachingAllocator, DefaultAllocator, OutOfMemory
 
 RECORDS = sorted((Path(__file__).parent / "data" / "allocator").glob("*.json"))
 MIB = 2**20
@@ -39,6 +41,81 @@ def test_every_operation_allocates_and_reserves_what_torch_does(path):
             living[done[1]] = allocator.malloc(done[0])
         assert (allocator.allocated, allocator.reserved) == (allocated, reserved), (number, done)
     assert allocator.num_retries == record["num_alloc_retries"]
+
+
+def events_of(trace):
+    """The requests of a recording, and its events up to each moment at which it gave back what it had cached."""
+    requests, numbers, stretches, reserved = [], {}, [[]], 0
+    for *done, _, reserved_then in trace:
+        reserved = reserved_then
+        if len(done) == 1:
+            stretches[-1].append(~numbers.pop(-1 - done[0]))
+        elif done == [0, 0]:
+            stretches.append([])
+        else:
+            numbers[done[1]] = len(requests)
+            stretches[-1].append(len(requests))
+            requests.append(done[0])
+            if done[1] == -1:
+                break  # it ran out of memory
+    return requests, stretches, reserved
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in RECORDS if not json.loads(p.read_text())["alloc_conf"]], ids=lambda p: p.stem
+)
+def test_the_allocator_in_one_loop_reserves_what_torch_does(path):
+    record = json.loads(path.read_text())
+    requests, stretches, reserved = events_of(record["trace"])
+    allocator = DefaultAllocator(requests, {}, record["device_bytes"])
+    for number, events in enumerate(stretches):
+        if number:
+            allocator.release_cached()
+        failed = allocator.play(events)
+    assert allocator.reserved == reserved
+    assert (failed is None) == all(done[1] != -1 for done in record["trace"] if len(done) == 4)
+
+
+SIZES = st.sampled_from(
+    [0, 1, 512, 513, MIB - 512, MIB, MIB + 1, 3 * MIB, 10 * MIB, 19 * MIB, 20 * MIB, 45 * MIB, 2**45]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    requests=st.lists(st.tuples(SIZES, st.sampled_from([0, 0, 0, 1])), min_size=1, max_size=60),
+    dies_after=st.lists(st.integers(0, 30), min_size=60, max_size=60),
+    releases=st.sets(st.integers(0, 120), max_size=3),
+    capacity=st.sampled_from([None, 60 * MIB, 200 * MIB]),
+)
+def test_the_allocator_in_one_loop_does_what_the_other_does(requests, dies_after, releases, capacity):
+    moments = [(2 * i, i) for i in range(len(requests))]
+    moments += [(2 * (i + late) + 1, ~i) for i, late in zip(range(len(requests)), dies_after) if late]
+    plain, other = (
+        CachingAllocator(AllocatorConfig(capacity=capacity)),
+        DefaultAllocator(
+            [size for size, _ in requests], {i: stream for i, (_, stream) in enumerate(requests) if stream}, capacity
+        ),
+    )
+    living = {}
+    for number, (_, event) in enumerate(sorted(moments)):
+        if number in releases:
+            plain.release_cached()
+            other.release_cached()
+        failed = other.play([event])
+        try:
+            if event < 0:
+                plain.free(living.pop(~event)) if ~event in living else None
+            elif requests[event][0]:
+                living[event] = plain.malloc(*requests[event])
+                assert other.sizes[event] == living[event].size
+        except OutOfMemory:
+            assert failed == 0
+            assert other.sizes[event] == 0
+        else:
+            assert failed is None
+        assert (other.reserved, other.max_reserved) == (plain.reserved, plain.max_reserved)
+        assert other.num_retries == plain.num_retries
 
 
 def test_the_recordings_cover_what_they_are_named_after():

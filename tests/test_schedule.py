@@ -16,7 +16,7 @@ TINY = "vit_tiny_patch16_224"
 
 
 def request(**settings: Any) -> TrainSettings:
-    return TrainSettings.of(TINY, **{"memory": "1200MiB", **settings})
+    return TrainSettings.of(**{"model": TINY, "memory": "1200MiB", **settings})
 
 
 def test_every_phase_fits_and_keeps_the_effective_batch() -> None:

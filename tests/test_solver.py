@@ -6,7 +6,7 @@ import json
 
 import pytest
 import vitmem
-from vitmem import DoesNotFit, InvalidRequest, TrainSettings
+from vitmem import DoesNotFit, InvalidRequest, TrainSettings, pipeline
 from vitmem.cli import main
 from vitmem.solver import TARGETS
 
@@ -94,3 +94,10 @@ def test_the_json_of_the_command_is_the_contracts(capsys):
 def test_settings_are_not_changed():
     settings = TrainSettings.of("test_vit", memory="1GiB", bs=2)
     assert vitmem.solve("bs", "test_vit", memory="1GiB", bs=2).estimate.request["model"] == settings.model
+
+
+@pytest.mark.parametrize("memory", ["700MiB", "975MiB", "1000MiB", "24GiB"])
+@pytest.mark.parametrize("settings", [{"bs": 64}, {"bs": 64, "loop": "timm"}, {"bs": 64, "eval_bs": 256}], ids=str)
+def test_whether_it_fits_is_what_the_estimate_says(settings, memory):
+    asked = {"model": "test_vit", "res": 224, "memory": memory, **settings}
+    assert pipeline.fits(TrainSettings.of(**asked)) == fits(**asked)

@@ -6,27 +6,40 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from vitmem.settings import TrainSettings
+from vitmem.units import parse_bytes
 
-from .measurement import AllocatorMeasurement, Measured
+from .allocator_measurement import AllocatorMeasurement
+from .compare import DEFAULT_TOLERANCE
+from .measurement import Measured, Measurement
 from .null.device import NullDevice
 
-__all__ = ["AUTO", "BACKENDS", "Run"]
+__all__ = ["BACKENDS", "Backend", "Run", "auto"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One measurement to make. ``device``, ``force`` and ``timeout_s`` are the null backend's."""
+    """One measurement to make. ``device`` and ``force`` are the null backend's, ``num_steps`` and ``history`` (a file
+    for the allocator's snapshot) the cuda backend's."""
 
     settings: TrainSettings
     device: NullDevice
     force: bool
     timeout_s: float
+    num_steps: int = 5
+    history: str | None = None
 
 
 def _meta(run: Run) -> Measured:
     from .meta import measure
 
     return measure(run.settings)
+
+
+def _cpu(run: Run) -> Measured:
+    from .in_child import measured_in_child
+
+    document = measured_in_child("the run on the CPU", "cpu", run.settings, timeout_s=run.timeout_s)
+    return Measurement.from_dict(document["measured"])
 
 
 def _null(run: Run) -> Measured:
@@ -36,22 +49,37 @@ def _null(run: Run) -> Measured:
 
 
 def _cuda(run: Run) -> Measured:
+    from .in_child import measured_in_child
+
+    memory = None if run.settings.memory is None else parse_bytes(run.settings.memory)
+    options = {"num_steps": run.num_steps, "memory_bytes": memory, "history": run.history}
+    document = measured_in_child(
+        "the run on the GPU", "cuda-run", run.settings, timeout_s=run.timeout_s, options=options
+    )
+    return AllocatorMeasurement.of(document, backend="cuda", device=document["device"])
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """``tolerance`` holds unless the user says otherwise; on the ``host`` the estimate follows the CPU's rules."""
+
+    measure: Callable[[Run], Measured]
+    tolerance: float = DEFAULT_TOLERANCE
+    host: bool = False
+    has_allocator: bool = False
+
+
+#: By the name that ``--backend`` takes.
+BACKENDS: Mapping[str, Backend] = {
+    "meta": Backend(measure=_meta),
+    "cpu": Backend(measure=_cpu, tolerance=0.01, host=True),
+    "cuda": Backend(measure=_cuda, has_allocator=True),
+    "null": Backend(measure=_null, has_allocator=True),
+}
+
+
+def auto() -> str:
+    """The device where there is one, else what runs everywhere. Imports torch."""
     import torch
 
-    from .cuda import OutOfMemory, measure
-    from .versions import versions
-
-    try:
-        document = {"measured": measure(run.settings).to_dict()}
-    except OutOfMemory as error:
-        document = {"out_of_memory": error.to_dict()}
-    device = torch.cuda.get_device_name()
-    return AllocatorMeasurement.of(
-        {**document, "versions": versions(run.settings.train)}, backend="cuda", device=device
-    )
-
-
-#: By the name that ``--backend`` takes; those of later versions are None.
-BACKENDS: Mapping[str, Callable[[Run], Measured] | None] = {"meta": _meta, "cpu": None, "cuda": _cuda, "null": _null}
-#: What ``auto`` is: runs everywhere, and to the byte.
-AUTO = "meta"
+    return "cuda" if torch.cuda.is_available() else "meta"

@@ -9,6 +9,7 @@ from typing import Any
 from vitmem.result import SCHEMA_VERSION, Estimate
 
 from .measurement import Measured
+from .reasons import differences_explained
 
 __all__ = ["DEFAULT_TOLERANCE", "Comparison", "Difference", "compare"]
 
@@ -70,6 +71,11 @@ class Comparison:
         return bool(errors) and all(abs(error) <= self.tolerance for error in errors)
 
     @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the sides differ, where it is known."""
+        return differences_explained(self.estimate, self.measurement, self.saved_activations)
+
+    @property
     def fits(self) -> str | None:
         """The estimate's verdict, where a GPU or a memory was named."""
         return None if self.estimate.verdict is None else self.estimate.verdict["fits"]
@@ -85,6 +91,7 @@ class Comparison:
             "relative_error": {row.name: row.to_dict()["relative_error"] for row in self.peaks},
             "tolerance": self.tolerance,
             "passed": self.passed,
+            "reasons": list(self.reasons),
             "differences": {table: [row.to_dict() for row in getattr(self, table)] for table in tables},
         }
 
@@ -124,6 +131,8 @@ def _kinds(estimate: Estimate, measurement: Measured) -> tuple[Difference, ...]:
         for name, num_bytes in kinds.items()
         if num_bytes is not None and (sees_allocator or name not in _NOT_TENSORS)
     }
+    if sees_allocator and "autocast_weights" not in measurement.kinds:  # an allocator knows no operators
+        known["activations"] = known.get("activations", 0) + known.pop("autocast_weights", 0)
     return _rows(known, measurement.kinds)
 
 
@@ -151,11 +160,13 @@ def _states(estimate: Estimate, measurement: Measured) -> tuple[Difference, ...]
 def _layers(estimate: Estimate, measurement: Measured, field: str) -> tuple[Difference, ...]:
     if not measurement.layers:
         return ()
+    if all(getattr(layer, field) is None for layer in measurement.layers):
+        return ()
     estimated = {layer.name: getattr(layer, field) for layer in estimate.layers}
     return _rows(estimated, {layer.name: getattr(layer, field) for layer in measurement.layers})
 
 
-def _rows(estimated: Mapping[str, int], measured: Mapping[str, int]) -> tuple[Difference, ...]:
+def _rows(estimated: Mapping[str, int | None], measured: Mapping[str, int | None]) -> tuple[Difference, ...]:
     return tuple(
         Difference(name=name, estimated_bytes=estimated.get(name, 0), measured_bytes=measured.get(name, 0))
         for name in dict.fromkeys([*measured, *estimated])

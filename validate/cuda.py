@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-from collections.abc import Iterator, Mapping
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +20,11 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from vitmem.errors import DoesNotFit, NotModelled
 from vitmem.settings import TrainSettings
+from vitmem.units import parse_bytes
 
 from .build import Built, build_model, named_refusals
 from .events import PHASES
-from .loops import LOOPS, STEPS, Job
+from .loops import LOOPS, STEPS, Job, Recorder
 from .optim import make_optimizer
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ __all__ = [
     "clean",
     "kernel",
     "measure",
+    "require_device",
 ]
 
 DEVICE = "cuda"
@@ -50,17 +54,25 @@ SDPA_KERNELS = {
 
 
 class OutOfMemory(DoesNotFit):
-    """``str`` is the allocator's own message; ``phase`` and ``step`` (from 0, None: before the first) say where."""
+    """``str`` is the allocator's own message; ``phase`` and ``step`` (from 0, None: before the first) say where, and
+    ``needed_bytes`` what would have been allocated: at least so much does the step need."""
 
-    def __init__(self, message: str, *, phase: str, step: int | None) -> None:
+    def __init__(self, message: str, *, phase: str, step: int | None, needed_bytes: int) -> None:
         super().__init__(message)
         self.phase = phase
         self.step = step
+        self.needed_bytes = needed_bytes
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-        return {"message": str(self), "phase": self.phase, "step": self.step, "num_alloc_retries": retries}
+        return {
+            "message": str(self),
+            "phase": self.phase,
+            "step": self.step,
+            "needed_bytes": self.needed_bytes,
+            "num_alloc_retries": retries,
+        }
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +89,21 @@ class CudaMeasurement:
     num_alloc_retries: int
     left_bytes: int
     compiled: CompiledGraphs | None = None
+    later_steps_bytes: int | None = None
+    step_begins: tuple[int, ...] = ()
+
+    @property
+    def growth_bytes_per_step(self) -> int | None:
+        """What every steady step left behind; None where too few steps ran to tell."""
+        steady = self.step_begins[STEPS - 1 :]
+        grown = [after - before for before, after in itertools.pairwise(steady)]
+        return max(0, min(grown)) if len(grown) > 1 else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        values = dataclasses.asdict(self)
-        return values if self.compiled else {name: value for name, value in values.items() if name != "compiled"}
+        values = dataclasses.asdict(self) | {"growth_bytes_per_step": self.growth_bytes_per_step}
+        del values["step_begins"]
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +114,14 @@ class CompiledGraphs:
     num_compiled: int
     saved_activation_bytes: int
     saved_weight_bytes: int
+
+
+Watching = Callable[[Built, torch.optim.Optimizer, Recorder], Recorder]
+
+
+def unwatched(built: Built, optimizer: torch.optim.Optimizer, recorder: Recorder) -> Recorder:
+    """Nobody else listens to the loop."""
+    return recorder
 
 
 class CudaJob(Job):
@@ -124,6 +154,7 @@ class Peaks:
         self.phase = "setup"
         self.allocated: dict[tuple[int | None, str], int] = {}
         self.reserved: dict[tuple[int | None, str], int] = {}
+        self.begins: list[int] = []
 
     @contextlib.contextmanager
     def during(self, phase: str) -> Iterator[None]:
@@ -143,6 +174,7 @@ class Peaks:
 
     def step_begins(self, step: int) -> None:
         self.step = step
+        self.begins.append(torch.cuda.memory_allocated())
 
     def forward_ended(self, *held: Tensor) -> None: ...
     def backward_ended(self) -> None: ...
@@ -154,20 +186,20 @@ class Peaks:
         try:
             yield
         except torch.OutOfMemoryError as error:
-            raise OutOfMemory(str(error), phase=self.phase, step=self.step) from error
+            needed = torch.cuda.memory_allocated() + _asked_for(str(error))
+            raise OutOfMemory(str(error), phase=self.phase, step=self.step, needed_bytes=needed) from error
 
     def phases(self, step: int) -> dict[str, int]:
         """The phases of one step, without what comes before it or after it."""
         return {phase: peak for (at, phase), peak in self.allocated.items() if at == step and phase in PHASES}
 
 
-def measure(settings: TrainSettings) -> CudaMeasurement:
-    """Build the model on the host, move it, run three steps.
+def measure(settings: TrainSettings, *, num_steps: int = STEPS, watching: Watching = unwatched) -> CudaMeasurement:
+    """Build the model on the host, move it, run the steps; the third is reported, and the highest of the later ones.
 
     Raises NotModelled where torch sees no CUDA device, OutOfMemory where the device is too small.
     """
-    if not torch.cuda.is_available():
-        raise NotModelled("torch sees no CUDA device here; use --backend meta")
+    require_device()
     left = clean()
     retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
     built = build_model(settings, "cpu")
@@ -175,19 +207,40 @@ def measure(settings: TrainSettings) -> CudaMeasurement:
     with named_refusals(settings, "trained"), peaks.running_out(), kernel(settings):
         built.model.to(DEVICE)
         optimizer = make_optimizer(settings, built.model)
+        recorder = watching(built, optimizer, peaks)
         with _compiling(settings, built) as (called, peaks.partition):
-            job = CudaJob(settings=settings, built=called, optimizer=optimizer, device=DEVICE)
-            LOOPS[settings.loop](job, peaks)
+            job = CudaJob(settings=settings, built=called, optimizer=optimizer, device=DEVICE, num_steps=num_steps)
+            LOOPS[settings.loop](job, recorder)
     phases = peaks.phases(STEPS - 1)
     return CudaMeasurement(
         allocated_bytes=max(phases.values()),
         phases=phases,
         first_step_bytes=max(peaks.phases(0).values()),
-        reserved_bytes=max(peaks.reserved.values()),
+        reserved_bytes=max(size for (at, _), size in peaks.reserved.items() if at is None or at < STEPS),
         num_alloc_retries=torch.cuda.memory_stats()["num_alloc_retries"] - retries,
         left_bytes=left,
         compiled=None if peaks.partition is None else _graphs(peaks.partition),
+        later_steps_bytes=max((max(peaks.phases(step).values()) for step in range(STEPS, num_steps)), default=None),
+        step_begins=tuple(peaks.begins),
     )
+
+
+def require_device() -> None:
+    """Raises NotModelled where torch sees none, with what to use instead."""
+    if not torch.cuda.is_available():
+        raise NotModelled(
+            "torch sees no CUDA device here; use --backend meta (tensors, to the byte), --backend null (the allocator "
+            "of PyTorch's CUDA build) or --backend cpu"
+        )
+
+
+_ASKED = re.compile(r"Tried to allocate ([\d.]+) ([KMG]iB)")
+
+
+def _asked_for(message: str) -> int:
+    """What the allocator says it could not give, to the two digits that it says."""
+    found = _ASKED.search(message)
+    return 0 if found is None else parse_bytes(found[1] + found[2])
 
 
 @contextlib.contextmanager

@@ -6,16 +6,20 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-__all__ = ["AllocatorMeasurement", "Measured", "MeasuredLayer", "MeasuredStates", "Measurement"]
+__all__ = ["Measured", "MeasuredLayer", "MeasuredStates", "Measurement"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLayer:
-    """One row of the per-layer table; ``name`` follows :func:`vitmem.validate.layers.layer_of`."""
+    """One row of the per-layer table; ``name`` follows :func:`vitmem.validate.layers.layer_of`.
+
+    ``peak_bytes`` is the largest total while the layer ran; None: this backend does not see the figure.
+    """
 
     name: str
     parameter_bytes: int
-    saved_activation_bytes: int
+    saved_activation_bytes: int | None
+    peak_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,8 @@ class Measured(Protocol):
 
     @property
     def backend(self) -> str: ...
+    @property
+    def device(self) -> str: ...
     @property
     def peaks(self) -> Mapping[str, int | None]: ...
     @property
@@ -145,84 +151,3 @@ class Measurement:
             device=document["device"],
             notes=tuple(document["notes"]),
         )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorMeasurement:
-    """What PyTorch's caching allocator said of the third step and of the first; ``None`` where memory ran out.
-
-    ``phases`` are those of the third step, and ``first_step``; ``out_of_memory`` has the allocator's ``message`` and
-    the ``phase`` and ``step`` (from 0) that it came in.
-    """
-
-    backend: str
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    phases: Mapping[str, int]
-    num_alloc_retries: int
-    out_of_memory: Mapping[str, Any] | None
-    versions: Mapping[str, str]
-    device: str
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(
-        cls, document: Mapping[str, Any], *, backend: str, device: str, notes: tuple[str, ...] = ()
-    ) -> AllocatorMeasurement:
-        """From what :mod:`vitmem.validate.cuda` measured or ran out in, as plain values."""
-        failed = document.get("out_of_memory")
-        seen = document.get("measured", {})
-        first = {"first_step": seen["first_step_bytes"]} if seen else {}
-        return cls(
-            backend=backend,
-            allocated_bytes=seen.get("allocated_bytes"),
-            reserved_bytes=seen.get("reserved_bytes"),
-            phases={**seen.get("phases", {}), **first},
-            num_alloc_retries=(failed or seen)["num_alloc_retries"],
-            out_of_memory=failed,
-            versions=document["versions"],
-            device=device,
-            notes=notes,
-        )
-
-    @property
-    def peaks(self) -> Mapping[str, int | None]:
-        """Tensors alone are not seen, nor what the device shows besides."""
-        known = {"allocated_bytes": self.allocated_bytes, "reserved_bytes": self.reserved_bytes}
-        return {"tensor_bytes": None, **known, "device_bytes": None}
-
-    @property
-    def kinds(self) -> Mapping[str, int]:
-        return {}
-
-    @property
-    def phase_figure(self) -> str:
-        return "allocated_bytes"
-
-    @property
-    def state_bytes(self) -> Mapping[str, int]:
-        return {}
-
-    @property
-    def layers(self) -> tuple[MeasuredLayer, ...]:
-        return ()
-
-    @property
-    def ran_out(self) -> bool:
-        return self.out_of_memory is not None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The ``measurement`` object of the contract as plain values."""
-        steady = {name: size for name, size in self.phases.items() if name != "first_step"}
-        return {
-            "backend": self.backend,
-            "peak": {**self.peaks, "phase": max(steady, key=lambda name: steady[name], default=None), "layer": None},
-            "at_peak": {},
-            "phases": {name: {"tensor_bytes": None, "allocated_bytes": size} for name, size in self.phases.items()},
-            "layers": [],
-            "num_alloc_retries": self.num_alloc_retries,
-            "out_of_memory": None if self.out_of_memory is None else dict(self.out_of_memory),
-            "versions": dict(self.versions),
-            "device": self.device,
-            "notes": list(self.notes),
-        }

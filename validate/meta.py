@@ -32,6 +32,7 @@ from .watch import Watch
 __all__ = ["Rehearsal", "measure", "rehearse", "resume_bytes"]
 
 DEVICE = "meta"
+_NOTES = ("attention kernels and autocast follow CUDA's sm80 generation",)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
         library=built.library,
         class_name=type(built.core).__name__,
         image_size=built.image_size,
-        measurement=summarise(watch, backend="meta", device=DEVICE, versions=versions(settings.train)),
+        measurement=summarise(watch, backend="meta", device=DEVICE, versions=versions(settings.train), notes=_NOTES),
         events=tuple(watch.tracker.events),
         spans=tuple(watch.spans),
         sdpa_calls=dict(sdpa.calls),

@@ -109,7 +109,7 @@ def _layers(measured: Measurement) -> tuple[Layer, ...]:
         Layer(
             name=row.name,
             parameter_bytes=row.parameter_bytes,
-            saved_activation_bytes=row.saved_activation_bytes,
+            saved_activation_bytes=row.saved_activation_bytes or 0,
             peak_temporary_bytes=None,
         )
         for row in measured.layers

@@ -39,6 +39,11 @@ class Watch:
         self._adopt_model()
 
     @property
+    def events(self) -> list[Allocation]:
+        """Every storage, in order of birth."""
+        return self.tracker.events
+
+    @property
     def spans(self) -> list[Span]:
         """The phases of the reported step, in order."""
         return self.spans_of(self._last)

@@ -14,7 +14,7 @@ from .block import MIN_BLOCK, SMALL_SIZE, segment_size
 
 __all__ = ["DefaultAllocator"]
 
-_BITS = 34  # of an address: 8 TiB of segments
+_BITS = 48  # of an address
 _ADDRESS = (1 << _BITS) - 1
 _SMALL = SMALL_SIZE // MIN_BLOCK
 
@@ -111,6 +111,7 @@ class DefaultAllocator:
         self.max_reserved = max(self.max_reserved, self.reserved)
         start, length = self._top, num_bytes // MIN_BLOCK
         self._top += length + 1
+        assert self._top <= _ADDRESS
         self._segments[start] = self._stops[start] = start + length
         self._starts[start + length] = start
         return length << _BITS | start

@@ -23,6 +23,8 @@ COMMANDS: Mapping[str, str] = {
     "models": "The models that are known by name.",
     "gpus": "The GPUs that are known by name: memory, compute capability, peak rates.",
     "validate": "Run or rehearse the real step and compare it with the estimate.",
+    "explain": "Say what a pasted out-of-memory error was, and which setting to change.",
+    "monitor": "Follow the memory of a GPU or of a process while a training runs.",
     "null": "Run a training command on a CUDA device that is not there and report its memory.",
 }
 

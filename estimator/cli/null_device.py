@@ -27,7 +27,7 @@ def null_options(command: _Decorated) -> _Decorated:
         type=click.FloatRange(min=0, min_open=True),
         default=3600.0,
         metavar="SECONDS",
-        help="what a run on the null device may take  [default: 3600]",
+        help="what a run in a process of its own may take  [default: 3600]",
     )(command)
     return click.option(
         "--cudnn-workspace",

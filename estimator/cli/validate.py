@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
+from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, UnknownName, did_you_mean
 from ..extra import real_libraries
 from ..generations import Torch
-from ..validate.backends import AUTO, BACKENDS, Run
-from .null_device import null_device, null_options
+from ..validate.backends import BACKENDS, Backend, Run, auto
+from .null_device import DEFAULT_GPU, null_device, null_options
 from .options import SectionedCommand, model_argument, setting_options, settings_of
 from .output import emit, json_option, out_options, target_of
 
@@ -19,32 +20,51 @@ if TYPE_CHECKING:
     from ..report.files import Target
     from ..result import Estimate
     from ..settings import TrainSettings
+    from ..validate.compare import Comparison
     from ..validate.measurement import Measured
 
 __all__ = ["command"]
 
 _NAMES = ("auto", *BACKENDS)
+_OF_BACKENDS = ("tolerance", "cudnn_workspace", "timeout", "steps", "history", "save")
 
 
 @click.command("validate", cls=SectionedCommand)
 @model_argument
 @setting_options
-@click.option("--backend", default="auto", metavar=f"[{'|'.join(_NAMES)}]", help=f"what runs the step; auto is {AUTO}")
 @click.option(
-    "--tolerance", default="0.001", metavar="X", help="largest relative difference that passes  [default: 0.001]"
+    "--backend",
+    default="auto",
+    metavar=f"[{'|'.join(_NAMES)}]",
+    help="what runs the step; auto is cuda where there is a device, else meta",
 )
+@click.option(
+    "--tolerance", metavar="X", help="largest relative difference that passes  [default: 0.001, on the CPU 0.01]"
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=3, max=1000),
+    default=5,
+    metavar="N",
+    help="steps of the cuda backend; from 5 on growth from step to step is reported  [default: 5]",
+)
+@click.option("--history", metavar="FILE", help="the allocator's history of the cuda backend, for memory_viz")
+@click.option("--save", metavar="FILE", help="the measurement as a row of a file that --corpus replays (cuda, null)")
 @null_options
-@click.option("--corpus", is_flag=True, help="replay the measurements that ship with vitmem instead")
+@click.option(
+    "--corpus",
+    is_flag=False,
+    flag_value="",
+    metavar="[DIR]",
+    help="replay the measurements that ship with vitmem instead, or the files in DIR that --save wrote",
+)
 @json_option
 @out_options
 def command(
     *,
     model: str | None,
     backend: str,
-    tolerance: str,
-    cudnn_workspace: str,
-    timeout: float,
-    corpus: bool,
+    corpus: str | None,
     as_json: bool,
     out: str | None,
     force: bool,
@@ -52,50 +72,104 @@ def command(
 ) -> int:
     """Run the very same step with the real model and compare it with the estimate.
 
-    The meta backend rehearses the step of the real model without data and without a device. The null backend runs it in
-    PyTorch's CUDA build on the GPU that --gpu names and that need not be there (--force: also beside a real one); cuda
-    runs it on a real one. With --corpus nothing runs: every stored measurement is compared with its estimate.
-    Exit codes: 0 passed, 2 bad usage, 3 beyond the tolerance, 4 cannot say.
+    The meta backend rehearses the step of the real model without data and without a device; cpu runs it in host memory,
+    and the estimate follows the CPU's rules. The null backend runs it in PyTorch's CUDA build on the GPU that --gpu
+    names and that need not be there (--force: also beside a real one); cuda runs it on a real one, --memory makes that
+    smaller. With --corpus nothing runs: every stored measurement is compared with its estimate. Exit codes: 0 passed,
+    2 bad usage, 3 beyond the tolerance, 4 cannot say.
     """
     target = target_of(out, force)
-    if corpus:
-        return _corpus(model, given, as_json=as_json, target=target)
-    allowed = _tolerance(tolerance)
+    own = {name: given.pop(name) for name in _OF_BACKENDS}
+    if corpus is not None:
+        return _corpus(corpus, model, given, as_json=as_json, target=target)
+    tolerance = None if own["tolerance"] is None else _tolerance(own["tolerance"])
     settings = settings_of(model, given)
-    measure = _backend(backend)
     from ..report.comparison import comparison_report
 
-    estimate = _estimate(settings)
-    device = null_device(settings.gpu, settings.memory, cudnn_workspace)
-    run = Run(settings=settings, device=device, force=force, timeout_s=timeout)
-    with real_libraries("validate runs the real model"):
-        from ..validate.compare import compare
-
-        comparison = compare(estimate, measure(run), allowed)
+    comparison = _compared(settings, _backend(backend), tolerance, own, force=force)
     emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
     return 0 if comparison.passed and not comparison.measurement.ran_out else DoesNotFit.exit_code
 
 
-def _estimate(settings: TrainSettings) -> Estimate:
+def _compared(
+    settings: TrainSettings, chosen: Backend, tolerance: float | None, own: Mapping[str, Any], *, force: bool
+) -> Comparison:
+    _check(own, chosen)
+    estimate = _estimate(settings, on_host=chosen.host)
+    run = Run(
+        settings=settings,
+        device=null_device(settings.gpu, settings.memory, own["cudnn_workspace"]),
+        force=force,
+        timeout_s=own["timeout"],
+        num_steps=own["steps"],
+        history=own["history"],
+    )
+    with real_libraries("validate runs the real model"):
+        from ..validate.compare import compare
+
+        measurement = chosen.measure(run)
+    here = _on_this_gpu(settings, measurement)
+    if here is not settings:
+        estimate = _estimate(here, on_host=False)
+    if own["save"] is not None:
+        _save(own["save"], here, measurement)
+    return compare(estimate, measurement, chosen.tolerance if tolerance is None else tolerance)
+
+
+def _check(own: Mapping[str, Any], chosen: Backend) -> None:
+    """What other backends have nothing to say to."""
+    if own["save"] is not None and not chosen.has_allocator:
+        raise InvalidRequest("--save keeps what an allocator said; use --backend cuda or null")
+    if own["history"] is not None and chosen is not BACKENDS["cuda"]:
+        raise InvalidRequest("--history is the allocator's on a GPU; use --backend cuda")
+
+
+def _on_this_gpu(settings: TrainSettings, measurement: Measured) -> TrainSettings:
+    """With the GPU that it ran on, where none was named and this one is known."""
+    if measurement.backend != "cuda" or settings.gpu is not None:
+        return settings
+    from ..gpus import find
+
+    try:
+        return dataclasses.replace(settings, gpu=find(measurement.device).name)
+    except UnknownName:
+        return settings
+
+
+def _save(save: str, settings: TrainSettings, measurement: Measured) -> None:
+    from pathlib import Path
+
+    from ..validate.saved import append_row, row_of
+
+    document = measurement.to_dict()
+    append_row(Path(save), settings.gpu or DEFAULT_GPU, document, row_of(settings, document))
+
+
+def _estimate(settings: TrainSettings, *, on_host: bool) -> Estimate:
     """What the backend's figures are compared with."""
+    from ..device import CPU
     from ..pipeline import play_settings
 
     if not Torch.parse(settings.torch).is_newest:
         raise NotModelled(f"a backend runs the torch that is installed; leave out --torch {settings.torch}")
+    if on_host and (settings.gpu or settings.memory):
+        raise InvalidRequest("the cpu backend says nothing about a GPU; leave out --gpu and --memory")
     try:
-        return play_settings(settings)
+        return play_settings(settings, CPU) if on_host else play_settings(settings)
     except NoFamily as reason:
         raise NotModelled(f"{reason}; its estimate is itself a rehearsal: there is nothing to compare") from reason
 
 
-def _corpus(model: str | None, given: Mapping[str, Any], *, as_json: bool, target: Target | None) -> int:
+def _corpus(folder: str, model: str | None, given: Mapping[str, Any], *, as_json: bool, target: Target | None) -> int:
     asked = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if model is not None or asked:
         raise InvalidRequest(f"--corpus replays settings of its own; leave out {', '.join(asked) or model}")
+    from pathlib import Path
+
     from ..report.corpus import corpus_report
     from ..validate.corpus import replay
 
-    replayed = replay()
+    replayed = replay(Path(folder) if folder else None)
     emit(corpus_report(replayed.to_dict()), as_json=as_json, target=target)
     return 0 if replayed.passed else DoesNotFit.exit_code
 
@@ -110,11 +184,11 @@ def _tolerance(text: str) -> float:
     return value
 
 
-def _backend(name: str) -> Callable[[Run], Measured]:
+def _backend(name: str) -> Backend:
     if name not in _NAMES:
         hint = did_you_mean(name, _NAMES) or f"; choose one of {', '.join(_NAMES)}"
         raise InvalidRequest(f"backend {name!r} is unknown{hint}")
-    measure = BACKENDS[AUTO if name == "auto" else name]
-    if measure is None:
-        raise NotModelled(f"backend {name!r} is not available in this version; use --backend {AUTO}")
-    return measure
+    if name != "auto":
+        return BACKENDS[name]
+    with real_libraries("validate runs the real model"):
+        return BACKENDS[auto()]

@@ -10,7 +10,7 @@ from ..units import DType
 from .autograd import record
 from .tensor import Tensor, dense_strides_like
 
-__all__ = ["cast_to_float32", "cast_to_lower", "to"]
+__all__ = ["cast_loss_to_float32", "cast_to_float32", "cast_to_lower", "to"]
 
 
 def to(x: Tensor, dtype: DType, *, kind: str | None = None) -> Tensor:
@@ -41,5 +41,10 @@ def cast_to_lower(x: Tensor) -> Tensor:
 
 
 def cast_to_float32(x: Tensor) -> Tensor:
-    """The ``fp32`` policy: normalisations, losses, interpolation."""
-    return to(x, DType.float32) if x.run.autocast is not None and x.dtype.is_floating else x
+    """The ``fp32`` policy: normalisations, losses, interpolation; on the CPU see :func:`cast_loss_to_float32`."""
+    return to(x, DType.float32) if x.run.autocasts_to_float32 and x.dtype.is_floating else x
+
+
+def cast_loss_to_float32(x: Tensor) -> Tensor:
+    """``cross_entropy_loss`` is on the CPU's fp32 list as a whole: its input is cast, where CUDA casts inside."""
+    return to(x, DType.float32) if x.run.autocast is not None and x.run.kernels.on_cpu else x

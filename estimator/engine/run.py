@@ -100,20 +100,39 @@ class Run:
         self.unknown: list[tuple[int, int]] = []  # (events before it, at most so many bytes) a kernel borrows unseen
 
     def workspace(self, *sizes: int) -> list[Storage]:
-        """Memory a kernel borrows from the allocator: counted as allocated, not as a tensor. Drop it to free it."""
+        """Memory a CUDA kernel borrows: counted as allocated, not as a tensor. Drop it to free it."""
+        if self.kernels.on_cpu:
+            return []
         return [Storage(self, num_bytes, "workspaces") for num_bytes in sizes if num_bytes > 0]
+
+    def scratch(self, *sizes: int) -> list[Storage]:
+        """Tensors that ATen makes inside an operator, whatever the device: no dispatch shows them, the CPU's profiler
+        does."""
+        kind = "temporaries" if self.kernels.on_cpu else "workspaces"
+        return [Storage(self, num_bytes, kind) for num_bytes in sizes if num_bytes > 0]
+
+    @property
+    def autocasts_to_float32(self) -> bool:
+        """Whether autocast's lists send normalisations, sums and powers to fp32: the CPU's do not."""
+        return self.autocast is not None and not self.kernels.on_cpu
 
     def unknown_workspace(self, at_most_bytes: int) -> None:
         """A kernel borrows here what nobody can say: it is no allocation, and what it could do to the peak is kept."""
+        if self.kernels.on_cpu:
+            return
         self.unknown.append((len(self.events), at_most_bytes))
 
     def use_cublas(self) -> None:
         """The calling thread's workspace, from its first matrix product on and for good."""
+        if self.kernels.on_cpu:
+            return
         if self.in_backward not in self.handles and (num_bytes := self.kernels.cublas_workspace_bytes):
             self.handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
 
     def use_cublas_lt(self) -> list[Storage]:
         """cuBLASLt's own workspace, where it has one: for a call (drop it), or the calling thread's for good."""
+        if self.kernels.on_cpu:
+            return []
         num_bytes = self.kernels.lt_workspace_bytes
         if not self.kernels.torch.has("lt_workspace_is_kept"):
             return self.workspace(num_bytes)

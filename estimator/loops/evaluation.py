@@ -179,7 +179,7 @@ def _percentage(correct: Tensor, count: int) -> Tensor:
 def prefetched(step: Step, size: int, stream: int = 1) -> tuple[Tensor, Tensor]:
     """timm's ``PrefetchLoader``: bytes to the device, and a float batch from them, on a stream of its own."""
     with step.run.side_stream(stream):
-        pixels = step.images(size, DType.uint8)
+        pixels = None if step.run.kernels.on_cpu else step.images(size, DType.uint8)
         target = step.labels(size)
         batch = step.images(size)
         del pixels

@@ -18,6 +18,8 @@ def _begin(step: Step) -> None:
     names, run = step.names, step.run
     for name in ("mean", "std"):
         names[name] = Tensor.empty(run, (1, 3, 1, 1), DType.float32, kind="inputs")
+    if run.kernels.on_cpu:
+        names["host_images"] = step.images(step.sizes[0], DType.uint8)  # the loader's own, in the same memory
     names["next_input"], names["next_target"] = evaluation.prefetched(step, step.sizes[0])
 
 

@@ -243,9 +243,24 @@ def _safe_softmax(x: Tensor) -> Tensor:
     """``_safe_softmax``, one operator: the plain softmax, whose rows that were minus infinity throughout are zeroed in
     place; what finds them (a byte per score, per row, a scalar) is borrowed."""
     out = softmax(x)
-    borrowed = x.run.workspace(x.numel, x.numel // x.shape[-1], 4)
+    borrowed = x.run.scratch(x.numel, x.numel // x.shape[-1], 4)
     del borrowed
     return out
 
 
-_KERNELS = {"flash": _flash, "efficient": _efficient, "cudnn": _cudnn, "math": _math}
+def _cpu_flash(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None) -> Tensor:
+    """The CPU's flash attention (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, torch 2.14): saves q, k, v, the
+    mask, the output and an fp32 log-sum-exp [B, H, N]; each thread's tiles, of kilobytes, are not counted."""
+    run = q.run
+    batch, heads, tokens, _ = q.shape
+    out = _token_major(q)
+    lse = Tensor.empty(run, (batch, heads, tokens), DType.float32)
+
+    def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
+        return tuple(_token_major(x) for x in saved[:3])
+
+    saved = (q, k, v, out, lse)
+    return record(out, (q, k, v), backward, saved if mask is None else (*saved, mask))
+
+
+_KERNELS = {"cpu-flash": _cpu_flash, "flash": _flash, "efficient": _efficient, "cudnn": _cudnn, "math": _math}

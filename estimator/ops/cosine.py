@@ -27,7 +27,7 @@ def _vector_norm(x: Tensor) -> Tensor:
     """``linalg_vector_norm`` over the last dimension: saves input and result; backward divides, masks the zeros, and
     multiplies (torch/csrc/autograd/FunctionsManual.cpp, norm_backward)."""
     run = x.run
-    dtype = DType.float32 if run.autocast is not None else x.dtype
+    dtype = DType.float32 if run.autocasts_to_float32 else x.dtype
     out = Tensor.empty(run, (*x.shape[:-1], 1), dtype)
     scratch = run.workspace(*run.kernels.sum_scratch(x.shape, x.strides, out.shape))
     del scratch

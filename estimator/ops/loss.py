@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..engine.autocast import cast_to_float32, to
+from ..engine.autocast import cast_loss_to_float32, cast_to_float32, to
 from ..engine.autograd import Saved, record
 from ..engine.tensor import Tensor
 from ..units import DType
@@ -22,13 +22,14 @@ def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     saves its output; ``nll_loss`` is on the fp32 list, so autocast copies the result to fp32 and saves that too. Both
     live until the loss is there (aten/src/ATen/native/LossNLL.cpp).
     """
+    logits = cast_loss_to_float32(logits)
     log_probabilities = log_softmax(logits, logits.dtype)
     return nll_loss(cast_to_float32(log_probabilities), target)
 
 
 def label_smoothing_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """timm's ``LabelSmoothingCrossEntropy`` (timm 1.0.31, loss/cross_entropy.py): [B, K], [B] -> scalar."""
-    log_probabilities = log_softmax(logits, DType.float32 if logits.run.autocast else logits.dtype)
+    log_probabilities = log_softmax(logits, DType.float32 if logits.run.autocasts_to_float32 else logits.dtype)
     nll = mul(gather(log_probabilities, target.alias((*target.shape, 1), (1, 1)), 1), -1.0)
     nll = reshape(nll, *target.shape)
     smooth_loss = mul(mean(log_probabilities, 1), -1.0)
@@ -41,7 +42,7 @@ def log_softmax(x: Tensor, dtype: DType) -> Tensor:
 
     Half goes to float inside the kernel, bfloat16 is copied first, as in ``softmax``.
     """
-    fused = x.dtype is DType.float16 and dtype is DType.float32
+    fused = x.dtype is DType.float16 and dtype is DType.float32 and not x.run.kernels.on_cpu
     operand = x if fused else to(x, dtype)
     out = Tensor.empty(x.run, x.shape, dtype)
     run, shape, source = x.run, x.shape, x.dtype

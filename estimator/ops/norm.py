@@ -27,8 +27,9 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int 
     rows = shape[: len(shape) - dims]
     copy = _contiguous_copy(wide)
     out = Tensor.empty(run, shape, wide.dtype)
-    mean = Tensor.empty(run, (*rows, *(1,) * dims), DType.float32)
-    rstd = Tensor.empty(run, (*rows, *(1,) * dims), DType.float32)
+    of_statistics = _statistics_dtype(wide, weight)
+    mean = Tensor.empty(run, (*rows, *(1,) * dims), of_statistics)
+    rstd = Tensor.empty(run, (*rows, *(1,) * dims), of_statistics)
     del copy
     wants = tuple(t is not None and t.requires_grad for t in (wide, weight, bias))
     affine = None if weight is None else weight.dtype
@@ -48,9 +49,16 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int 
     return record(out, (wide, weight, bias), backward, (wide, mean, rstd))
 
 
+def _statistics_dtype(x: Tensor, weight: Tensor | None) -> DType:
+    """fp32 on a GPU; the CPU keeps the input's type, unless that is not the weight's
+    (aten/src/ATen/native/cpu/mixed_data_type.h)."""
+    mixed = weight is not None and weight.dtype is not x.dtype
+    return x.dtype if x.run.kernels.on_cpu and not mixed else DType.float32
+
+
 def _contiguous_copy(x: Tensor) -> list[Storage]:
     """What the kernel borrows for an operand that is not row-major."""
-    return [] if x.is_contiguous else x.run.workspace(x.num_bytes)
+    return [] if x.is_contiguous else x.run.scratch(x.num_bytes)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None) -> Tensor:

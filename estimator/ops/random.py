@@ -24,6 +24,8 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     """``F.dropout``: the input itself at rate 0 and in evaluation; else saves a byte per element (native_dropout)."""
     if rate == 0 or not x.run.training:
         return x
+    if x.run.kernels.on_cpu:
+        return _unfused_dropout(x)
     mask = Tensor.empty(x.run, x.shape, DType.bool, strides=pointwise_strides(x.shape, (x,)))
     out = like(x)
 
@@ -33,6 +35,11 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         return (like(grad),)
 
     return record(out, (x,), backward, (mask,), saves_result=True)
+
+
+def _unfused_dropout(x: Tensor) -> Tensor:
+    """On the CPU ``x * noise``, of x's type, which is saved (aten/src/ATen/native/Dropout.cpp, _dropout_impl)."""
+    return mul(x, like(x))
 
 
 def bernoulli_scale(x: Tensor) -> Tensor:
@@ -76,7 +83,7 @@ def random_tokens(x: Tensor, keep: int) -> Tensor:
     noise = Tensor.empty(run, (batch, length), DType.float32)
     sorted_noise = Tensor.empty(run, (batch, length), DType.float32)
     order = Tensor.empty(run, (batch, length), DType.int64)
-    positions = run.workspace(8 * length)  # the sort's own arange
+    positions = run.scratch(8 * length)  # the sort's own arange
     del noise, sorted_noise, positions
     return order.alias((batch, keep), (length, 1))
 

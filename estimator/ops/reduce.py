@@ -37,7 +37,7 @@ def sum_(x: Tensor, dim: int) -> Tensor:
 
     Autocast asks for an fp32 result (``fp32_set_opt_dtype``), which the kernel makes without copying its input.
     """
-    dtype = DType.float32 if x.run.autocast is not None else x.dtype
+    dtype = DType.float32 if x.run.autocasts_to_float32 else x.dtype
     shape = x.shape
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
@@ -50,7 +50,7 @@ def sum_(x: Tensor, dim: int) -> Tensor:
 
 def sum_all(x: Tensor) -> Tensor:
     """``x.sum()``: as :func:`sum_` over every dimension, to a scalar."""
-    dtype = DType.float32 if x.run.autocast is not None else x.dtype
+    dtype = DType.float32 if x.run.autocasts_to_float32 else x.dtype
     out = Tensor.empty(x.run, (), dtype)
     scratch = x.run.workspace(*x.run.kernels.sum_scratch(x.shape, x.strides, (1,) * len(x.shape)))
     del scratch
@@ -92,7 +92,7 @@ def amax(x: Tensor, dim: int) -> Tensor:
         assert grad is not None
         mask = Tensor.empty(run, shape, DType.bool)
         count = Tensor.empty(run, (*shape[:dim], 1, *shape[dim + 1 :]), DType.int64)
-        widened = run.workspace(8 * mask.numel)
+        widened = run.scratch(8 * mask.numel)
         del widened
         share = Tensor.empty(run, count.shape, grad.dtype)
         grad_x = Tensor.empty(run, shape, grad.dtype)
@@ -111,19 +111,19 @@ def softmax(x: Tensor, dtype: DType | None = None) -> Tensor:
     An input that is not row-major is copied for the kernel only; the result is row-major.
     Backward borrows a full-size product of gradient and output (aten/src/ATen/native/cuda/SoftMax.cu).
     """
-    target = dtype or (DType.float32 if x.run.autocast is not None else x.dtype)
+    target = dtype or (DType.float32 if x.run.autocasts_to_float32 else x.dtype)
     source = x.dtype
-    fused = source is DType.float16 and target is DType.float32
+    fused = source is DType.float16 and target is DType.float32 and not x.run.kernels.on_cpu
     operand = x if fused else to(x, target)
     out = Tensor.empty(x.run, x.shape, target)
-    copy = x.run.workspace(0 if operand.is_contiguous else operand.num_bytes)
+    copy = x.run.scratch(0 if operand.is_contiguous else operand.num_bytes)
     del copy
     run, shape = x.run, x.shape
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         assert grad is not None
-        copy = run.workspace(0 if grad.is_contiguous else grad.num_bytes)
+        copy = run.scratch(0 if grad.is_contiguous else grad.num_bytes)
         grad_x = Tensor.empty(run, shape, source if fused else target)
         workspace = run.workspace(grad.num_bytes)
         del copy, workspace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..engine.autocast import cast_to_float32
+from ..engine.autocast import cast_loss_to_float32, cast_to_float32
 from ..engine.autograd import Saved, record
 from ..engine.tensor import Tensor
 from ..units import DType
@@ -22,6 +22,7 @@ def smoothed_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     ATen/native/LossNLL.cpp, ``cross_entropy_loss_label_smoothing``: the negative log-likelihood, and the mean of all
     log-probabilities over the targets that are not ignored.
     """
+    logits = cast_loss_to_float32(logits)
     log_probabilities = log_softmax(logits, logits.dtype)
     nll = nll_loss(cast_to_float32(log_probabilities), target)
     smooth = mul(sum_(log_probabilities, 1), -1.0)
@@ -44,6 +45,7 @@ def dense_cross_entropy(logits: Tensor, target: Tensor, *, smoothed: bool) -> Te
 
     Label smoothing makes new targets from the given ones.
     """
+    logits = cast_loss_to_float32(logits)
     log_probabilities = log_softmax(logits, logits.dtype)
     if smoothed:
         scaled = mul(target, 1.0)
@@ -58,7 +60,7 @@ def dense_cross_entropy(logits: Tensor, target: Tensor, *, smoothed: bool) -> Te
 def soft_target_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """timm's ``SoftTargetCrossEntropy`` (timm 1.0.31, loss/cross_entropy.py): [B, K], [B, K] -> scalar."""
     negated = mul(target, -1.0)
-    log_probabilities = log_softmax(logits, DType.float32 if logits.run.autocast else logits.dtype)
+    log_probabilities = log_softmax(logits, DType.float32 if logits.run.autocasts_to_float32 else logits.dtype)
     loss = sum_(mul(negated, log_probabilities), 1)
     return mean(loss, 0)
 
@@ -124,7 +126,7 @@ def _compared(target: Tensor) -> Tensor:
 def _count(mask: Tensor) -> Tensor:
     """``mask.sum()``: the kernel sums no bytes, a copy of eight bytes per element is made for it."""
     count = Tensor.empty(mask.run, (), DType.int64)
-    widened = mask.run.workspace(8 * mask.numel)
+    widened = mask.run.scratch(8 * mask.numel)
     del widened
     return count
 

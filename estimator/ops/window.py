@@ -17,7 +17,7 @@ def roll(x: Tensor) -> Tensor:
 
 
 def _rolled(x: Tensor) -> Tensor:
-    first_dimension = x.run.workspace(x.num_bytes)
+    first_dimension = x.run.scratch(x.num_bytes)
     out = Tensor.empty(x.run, x.shape, x.dtype)
     del first_dimension
     return out

@@ -5,7 +5,7 @@ mirror their sources: torch's foreach path as torch picks it on CUDA, and the pa
 """
 
 from ..generations import Torch
-from . import adafactor, bitsandbytes, earlier, others, refused, schedulefree, torch_optim, torchao
+from . import adafactor, bitsandbytes, cpu, earlier, others, refused, schedulefree, torch_optim, torchao
 from .row import Group, Optimizer
 from .states import States
 
@@ -26,8 +26,10 @@ OPTIMIZERS: dict[str, Optimizer] = (
 LOADED_AS_MADE = frozenset({*torch_optim.ROWS, "lion"} - {"nadam"})
 
 
-def optimizer_of(name: str, torch: Torch) -> Optimizer:
+def optimizer_of(name: str, torch: Torch, *, on_cpu: bool = False) -> Optimizer:
     """The row of ``name`` as this version of torch updates; refused where only today's update is known."""
+    if on_cpu:
+        return cpu.ROWS.get(name, cpu.UNKNOWN)
     unknown = Optimizer(source="", refused=f"its update under torch {torch.label} is not known")
     if not torch.has("foreach_by_default"):
         return earlier.FOR_LOOP.get(name, unknown)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..units import format_bytes
 from .estimate import words
 from .folding import fold
 from .tables import Cell, Column, Notes, Report, Table
 
 __all__ = ["comparison_report"]
 
-_LAYER_FIGURES = (("saved", "saved_activation_bytes"), ("parameters", "parameter_bytes"))
+_LAYER_FIGURES = (
+    ("saved", "saved_activation_bytes"),
+    ("parameters", "parameter_bytes"),
+    ("peak", "peak_bytes"),  # the largest total while it ran: only an allocator knows
+)
 #: Neither zero nor a failure: this backend does not see the figure.
 _NOT_MEASURED = "-"
 _PAIR = (
@@ -36,6 +41,7 @@ def comparison_report(document: Mapping[str, Any]) -> Report:
         subtitle=_subtitle(document),
         tables=tuple(table for table in tables if table.rows),
         notes=(
+            Notes(title="Why they differ", lines=tuple(document.get("reasons", ()))),
             Notes(title="Measurement", lines=_remarks(measurement)),
             Notes(title="Warnings", lines=tuple(estimate["warnings"])),
             Notes(title="Not modelled", lines=tuple(estimate["not_modelled"])),
@@ -50,7 +56,9 @@ def _headline(document: Mapping[str, Any], errors: Mapping[str, float]) -> str:
     if failed is not None:
         fits = (document["estimate"]["verdict"] or {}).get("fits")
         side = "as estimated" if document["passed"] else f"though the estimate fits ({fits})"
-        return f"{verdict}: out of memory on the {document['backend']} backend in {_moment(failed)}, {side}."
+        said = format_bytes(document["estimate"]["peak"]["allocated_bytes"])
+        needed = f"needed at least {format_bytes(failed['needed_bytes'])}, the estimate said {said}"
+        return f"{verdict}: out of memory on the {document['backend']} backend in {_moment(failed)}, {side}: {needed}."
     if not errors:
         return f"{verdict}: the {document['backend']} backend measured none of the estimated figures."
     name, worst = max(errors.items(), key=lambda item: abs(item[1]))
@@ -128,7 +136,7 @@ def _remarks(measurement: Mapping[str, Any]) -> tuple[str, ...]:
 def _layers(estimate: Iterable[Mapping[str, Any]], measured: Iterable[Mapping[str, Any]]) -> Iterable[Table]:
     ours, theirs = ({row["name"]: row for row in rows} for rows in (estimate, measured))
     for title, figure in _LAYER_FIGURES:
-        if not any(figure in row for row in theirs.values()):
+        if all(row.get(figure) is None for row in theirs.values()):
             continue
         pairs = (
             (name, _pair(ours.get(name, {}).get(figure), theirs.get(name, {}).get(figure)))

@@ -12,7 +12,7 @@ import pytest
 from vitmem.cli import main
 from vitmem.errors import NotModelled
 from vitmem.validate.null import build, device, torch_build
-from vitmem.validate.null.process import run
+from vitmem.validate.process import run
 
 torch = pytest.importorskip("torch")
 SCRIPTS = Path(__file__).with_name("scripts")

@@ -15,9 +15,9 @@ from typing import Any
 from vitmem.errors import DoesNotFit, NotModelled
 from vitmem.result import SCHEMA_VERSION
 
+from ..process import run
 from .build import libraries
 from .device import NullDevice, environment, refuse_beside_a_real_device
-from .process import run
 from .torch_build import installed
 
 __all__ = ["NullRun", "watch"]

@@ -1,4 +1,4 @@
-"""A child process with the null device: bounded in time, and nothing of it stays behind."""
+"""A child process: bounded in time, and nothing of it stays behind."""
 
 from __future__ import annotations
 

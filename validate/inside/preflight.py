@@ -1,0 +1,194 @@
+"""``preflight(trainer)``: what the training that is about to begin will need, from the live Trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+import vitmem
+from transformers import Trainer
+from vitmem import Estimate, TrainSettings
+from vitmem.errors import DoesNotFit, InvalidRequest, NotModelled, UnknownName, VitmemError
+from vitmem.units import format_bytes
+
+from .callback import MemoryWarning
+from .live import described
+from .optimizers import check_groups, name_of
+
+__all__ = ["estimate_of", "preflight"]
+
+#: Methods whose overriding changes what a step keeps.
+_OWN_METHODS = ("compute_loss", "training_step", "_prepare_inputs", "create_optimizer")
+
+
+def preflight(
+    trainer: Trainer,
+    *,
+    gpu: str | None = None,
+    memory: str | None = None,
+    res: int | tuple[int, int] | None = None,
+    action: Literal["raise", "warn"] = "raise",
+) -> Estimate | None:
+    """Estimate before the first step; raises DoesNotFit where it will not fit, or warns with ``action="warn"``.
+
+    ``gpu`` and ``memory`` are what it must fit into: the device of the training unless said. ``res`` is the image size,
+    else that of the first image of the data set. None, with a warning that says why, where there is no honest figure:
+    :func:`estimate_of` raises instead. Call it before ``trainer.train()``.
+    """
+    if action not in ("raise", "warn"):
+        raise InvalidRequest(f"action {action!r} is unknown; choose raise or warn")
+    try:
+        estimate = estimate_of(trainer, gpu=gpu, memory=memory, res=res)
+    except VitmemError as reason:
+        warnings.warn(f"no estimate: {reason}", MemoryWarning, stacklevel=2)
+        return None
+    _judge(estimate, action)
+    return estimate
+
+
+def estimate_of(
+    trainer: Trainer,
+    *,
+    gpu: str | None = None,
+    memory: str | None = None,
+    res: int | tuple[int, int] | None = None,
+) -> Estimate:
+    """The estimate of a live Trainer; raises NotModelled with what of it is not modelled."""
+    _refuse_own_parts(trainer)
+    asked, notes = _loop(trainer), ()
+    device = _device(trainer, gpu, memory)
+    pixels = _image_size(trainer) if res is None else TrainSettings(res=res).res  # type: ignore[arg-type]
+    with described(_model(trainer), asked) as live:
+        optimizer = trainer.optimizer
+        if optimizer is not None:
+            check_groups(optimizer, live.settings, live.built.model, _model(trainer))
+        settings = live.settings.to_dict()
+        own = {name: value for name, value in settings.items() if value is not None and name != "training_args"}
+        if pixels is not None and pixels != live.built.image_size:
+            own["res"] = _other_size(live.built, pixels)
+        folder = own.pop("model")
+        estimate = _named(lambda **more: vitmem.estimate(folder, **{**own, **more}), device)
+        trainable = sum(p.numel() for p in _model(trainer).parameters() if p.requires_grad)
+        if estimate.model.num_trainable_parameters != trainable:
+            raise NotModelled(
+                f"the model trains {trainable:,} parameters, the estimate {estimate.model.num_trainable_parameters:,}"
+            )
+        request = {**estimate.request, "model": live.name}
+        model = dataclasses.replace(estimate.model, name=live.name)
+        return dataclasses.replace(estimate, request=request, model=model, warnings=(*estimate.warnings, *notes))
+
+
+def _model(trainer: Trainer) -> Any:
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+def _refuse_own_parts(trainer: Trainer) -> None:
+    for name in _OWN_METHODS:
+        if getattr(type(trainer), name) is not getattr(Trainer, name):
+            raise NotModelled(f"{type(trainer).__name__} has its own {name}, which may keep more than Trainer's")
+    if trainer.compute_loss_func is not None:
+        raise NotModelled("compute_loss_func is the user's own: what it keeps is not known")
+    if trainer.args.n_gpu > 1:
+        raise NotModelled("DataParallel over several GPUs of one process is not modelled; start one process per GPU")
+    if trainer.model is None:
+        raise NotModelled("a Trainer with model_init has no model yet; pass the model")
+
+
+def _loop(trainer: Trainer) -> dict[str, Any]:
+    """The settings in the arguments, by the rules of ``--training-args``, with the optimizer that was passed in."""
+    arguments: dict[str, Any] = trainer.args.to_dict()  # type: ignore[no-untyped-call]
+    arguments["deepspeed"] = getattr(trainer.args, "deepspeed", None)
+    settings = TrainSettings.of(None, training_args=arguments)
+    own = {
+        name: getattr(settings, name)
+        for name in (
+            "loop", "precision", "bs", "accum", "optim", "clip_grad", "label_smoothing", "compile", "grad_checkpointing"
+        )
+    }  # fmt: skip
+    own["torch"] = _torch()
+    if trainer.args.world_size > 1:
+        own |= {"gpus": trainer.args.world_size, "parallel": "ddp"}
+    if trainer.optimizer is not None:
+        trained = [parameter for parameter in _model(trainer).parameters() if parameter.requires_grad]
+        own["optim"] = name_of(trainer.optimizer, parameters=trained)
+    elif trainer.args.weight_decay and not str(own["optim"]).startswith(("adamw", "lion", "adafactor")):
+        raise NotModelled(f"{own['optim']} adds its weight decay to copies of the gradients, which is not modelled")
+    return own
+
+
+def _torch() -> str:
+    """The installed version; of a later one than is known, the newest that is."""
+    major, minor = torch.__version__.split(".")[:2]
+    newest = TrainSettings().torch
+    known = tuple(map(int, newest.split(".")))
+    return f"{major}.{minor}" if (int(major), int(minor)) <= known else newest
+
+
+def _device(trainer: Trainer, gpu: str | None, memory: str | None) -> dict[str, str]:
+    if gpu is not None or memory is not None:
+        return {name: value for name, value in (("gpu", gpu), ("memory", memory)) if value is not None}
+    if trainer.args.device.type != "cuda":
+        return {}
+    properties = torch.cuda.get_device_properties(trainer.args.device)
+    return {"gpu": properties.name, "memory": f"{properties.total_memory // 1024}KiB"}
+
+
+def _named(estimate: Any, device: Mapping[str, str]) -> Estimate:
+    """Of a GPU that is not known by name only the memory counts."""
+    try:
+        found: Estimate = estimate(**device)
+    except UnknownName:
+        if "memory" not in device:
+            raise
+        found = estimate(memory=device["memory"])
+    return found
+
+
+def _image_size(trainer: Trainer) -> tuple[int, int] | None:
+    """Height and width of the first image as the collator makes it; labels that are no classes are refused."""
+    dataset: Any = trainer.train_dataset
+    if dataset is None or not hasattr(dataset, "__getitem__"):
+        return None
+    try:
+        batch = trainer.data_collator([dataset[0]])
+    except Exception as error:
+        raise NotModelled(f"the first image cannot be read ({type(error).__name__}: {error}); pass res=") from error
+    labels = batch.get("labels")
+    if isinstance(labels, torch.Tensor) and labels.is_floating_point():
+        raise NotModelled("labels are floating point, as mixup makes them: the Trainer's loss for them is not modelled")
+    pixels = batch.get("pixel_values")
+    if not isinstance(pixels, torch.Tensor) or pixels.dim() != 4:
+        raise NotModelled("the collator makes no pixel_values of (batch, channels, height, width); pass res=")
+    return int(pixels.shape[-2]), int(pixels.shape[-1])
+
+
+def _other_size(built: Any, pixels: tuple[int, int]) -> tuple[int, int]:
+    """Images of another size than the model was built for, which only some classes take."""
+    if built.library != "transformers" or not built.core.config.model_type.startswith("dinov"):
+        height, width = built.image_size
+        raise NotModelled(
+            f"images are {pixels[0]}x{pixels[1]}, the model is built for {height}x{width}: interpolating the position "
+            "embeddings in forward is not modelled; build the model for that size"
+        )
+    return pixels
+
+
+def _judge(estimate: Estimate, action: str) -> None:
+    verdict = estimate.verdict
+    if verdict is None or verdict["fits"] == "yes":
+        return
+    peak = estimate.peak.reserved_bytes or estimate.peak.tensor_bytes
+    figures = f"{format_bytes(peak)} of {format_bytes(verdict['usable_bytes'])} that {verdict['gpu']} leaves"
+    if verdict["fits"] == "no":
+        sentence = (
+            f"the training will not fit: {figures}; `vitmem solve bs` finds a batch that does; gradient_checkpointing "
+            "and bf16 save most"
+        )
+        if action == "raise":
+            raise DoesNotFit(sentence)
+    else:
+        sentence = f"the training fits or not by what the CUDA context takes: {figures}"
+    warnings.warn(sentence, MemoryWarning, stacklevel=3)
