@@ -10,6 +10,7 @@ from .result import Estimate
 from .settings import TrainSettings
 
 if TYPE_CHECKING:
+    from .advice import Plan
     from .solver import Solution
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "VitmemError",
     "__version__",
     "estimate",
+    "recommend",
     "solve",
 ]
 
@@ -46,3 +48,16 @@ def solve(what: str, model: str | PathLike[str] | None = None, **settings: Any) 
     from .solver import solve_settings
 
     return solve_settings(what, TrainSettings.of(model, **settings))
+
+
+def recommend(model: str | PathLike[str] | None = None, **settings: Any) -> list[Plan]:
+    """The plans for ``model`` that fit ``gpu`` or ``memory``, ranked; none where nothing fits.
+
+    ``effective_batch``, ``allow``, ``forbid`` and ``num_plans`` beside the fields of :class:`TrainSettings`; raises as
+    :func:`estimate`.
+    """
+    from .advice import recommend_settings
+
+    names = ("effective_batch", "allow", "forbid", "num_plans")
+    options = {name: settings.pop(name) for name in names if name in settings}
+    return list(recommend_settings(TrainSettings.of(model, **settings), **options).plans)

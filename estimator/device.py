@@ -32,6 +32,19 @@ class Device:
     allocator: AllocatorConfig
 
     @property
+    def usable_bytes(self) -> int | None:
+        """What the context's expected size leaves; None where no memory was named."""
+        if self.total_bytes is None or self.context is None:
+            return None
+        return self.total_bytes - self.context.expected_bytes
+
+    def may_hold(self, requested_bytes: int) -> bool:
+        """Whether the smallest context leaves so much."""
+        if self.total_bytes is None or self.context is None:
+            return True
+        return requested_bytes <= self.total_bytes - self.context.low_bytes
+
+    @property
     def room_bytes(self) -> int:
         """What the largest context leaves."""
         assert self.total_bytes is not None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import catalog, cpu, families, host, lora, scope
+from .cost import Cost, cost_of
 from .device import Device, device_of, holds, verdict
 from .errors import NoFamily
 from .families import Plan
@@ -20,7 +21,7 @@ from .settings import TrainSettings
 from .step import Step
 from .timeline import PhaseSummary, allocated_peak, layer_peaks, snapshot
 
-__all__ = ["estimate_settings", "fits", "play_settings", "resolved"]
+__all__ = ["Glance", "estimate_settings", "fits", "glance", "play_settings", "resolved"]
 
 PHASES = ("forward", "backward", "optimizer_step")
 
@@ -86,6 +87,47 @@ def fits(settings: TrainSettings) -> bool:
     device = device_of(settings)
     played = Played(plan, settings, device.gpu, device.allocator)
     return allocated_peak(played.ledger, -1) <= device.room_bytes and holds(device, played.each_run)
+
+
+class Glance(NamedTuple):
+    """Peak, verdict and cost of one configuration: what a search over many asks for.
+
+    ``requested_bytes`` is the steady step's peak before the allocator rounds it up. Where no device of this size holds
+    even that, ``peak``, ``verdict`` and ``saved_activation_bytes`` are left out.
+    """
+
+    requested_bytes: int
+    usable_bytes: int | None
+    peak: Peak | None
+    verdict: Mapping[str, Any] | None
+    cost: Cost
+    has_batch_statistics: bool
+    saved_activation_bytes: int | None
+
+
+def glance(settings: TrainSettings, *, whole: bool = False) -> Glance:
+    """The figures of :func:`estimate_settings` that say whether it fits, and what a step costs, by one play.
+
+    The allocator is not replayed for what is too large in any case, but for a ``whole`` glance.
+    """
+    plan, settings = resolved(settings)
+    device = device_of(settings)
+    step = play(plan, settings, device.gpu)
+    requested, cost = allocated_peak(step.run.ledger(), -1), cost_of(step)
+    peak = judged = saved = None
+    if whole or device.may_hold(requested):
+        played = Played(plan, settings, device.gpu, device.allocator, begun=step)
+        judged, reserved = verdict(device, played.runs)
+        peak, saved = _peak(played, device, reserved), sum(played.saved_activations.values())
+    return Glance(
+        requested_bytes=requested,
+        usable_bytes=device.usable_bytes,
+        peak=peak,
+        verdict=judged,
+        cost=cost,
+        has_batch_statistics=any(name.endswith("running_mean") for name in step.scope.buffers),
+        saved_activation_bytes=saved,
+    )
 
 
 def resolved(settings: TrainSettings) -> tuple[Plan, TrainSettings]:

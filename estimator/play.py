@@ -71,17 +71,8 @@ class _Training(NamedTuple):
     course: Course
 
 
-def train(
-    plan: Plan,
-    settings: TrainSettings,
-    gpu: Gpu | None = None,
-    num_last: int = 0,
-    *,
-    evaluates: bool,
-    trains_again: bool = True,
-) -> _Training:
-    """:func:`play_once`, and what comes after the third step."""
-    step = play_once(plan, settings, gpu, num_last)
+def train(step: Step, *, evaluates: bool, trains_again: bool = True) -> _Training:
+    """What comes after the third step of a play of two."""
     two_steps = step.run.ledger()
     saved = step.saved_activations(two_steps)
     unknown = raised_peak(two_steps, -1, step.run.unknown)
@@ -95,7 +86,8 @@ def train(
 class Played:
     """Three steps through the caching allocator; the third is the one that is reported.
 
-    ``trains_again`` False leaves out the training behind an evaluation: it decides only whether all of it fits.
+    ``trains_again`` False leaves out the training behind an evaluation: it decides only whether all of it fits. What
+    :func:`play` has ``begun`` goes on.
     """
 
     def __init__(
@@ -106,13 +98,26 @@ class Played:
         allocator: AllocatorConfig | None = None,
         *,
         trains_again: bool = True,
+        begun: Step | None = None,
     ) -> None:
         self.not_played = not_played(plan, settings)
         evaluates = self.not_played.evaluation is None
+<<<<<<< HEAD
         training = _shared(
             settings,
             lambda num_last: train(plan, settings, gpu, num_last, evaluates=evaluates, trains_again=trains_again),
         )
+=======
+
+        def make(num_last: int) -> _Training:
+            step = play_once(plan, settings, gpu, num_last)
+            return train(step, evaluates=evaluates, trains_again=trains_again)
+
+        try:
+            training = _shared(settings, make) if begun is None else train(begun, evaluates=evaluates, trains_again=trains_again)
+        except NotRepeatable:
+            training = _shared(settings, make)
+>>>>>>> recommend
         self.step, self.ledger, self.course = training.step, training.ledger, training.course
         self.saved_activations = training.saved_activations
         self.unknown_workspace_bytes = training.unknown_workspace_bytes

@@ -14,6 +14,7 @@ from typing import Any
 from .errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
 from .pipeline import estimate_settings, fits, resolved
 from .result import SCHEMA_VERSION, Estimate
+from .searching import last_that
 from .settings import TrainSettings
 from .units import format_bytes
 
@@ -88,18 +89,7 @@ class _Tried:
 
     def last_that_fits(self, guess: int, first: int, last: int) -> int | None:
         """The place before the first that does not fit, found outwards from ``guess``; None if ``first`` does not."""
-        low, high, stride = first - 1, last + 1, 1
-        place = min(max(guess, first), last)
-        while low < place < high:
-            if self.fits(place):
-                low, place = place, place + stride
-            else:
-                high, place = place, place - stride
-            stride *= 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.fits(middle) else (low, middle)
-        return None if low < first else low
+        return last_that(self.fits, guess, first, last)
 
 
 def _fits(estimate: Estimate) -> bool:

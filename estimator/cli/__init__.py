@@ -17,6 +17,8 @@ __all__ = ["COMMANDS", "main", "program"]
 COMMANDS: Mapping[str, str] = {
     "estimate": "What one configuration needs: the peak, what it is made of, layer by layer.",
     "solve": "The largest batch or resolution, or the smallest GPU, that fits.",
+    "recommend": "Ranked configurations that fit a GPU and keep the effective batch.",
+    "schedule": "Progressive resolution: micro-batch and accumulation of each phase.",
     "sweep": "A grid over resolutions, batches, precisions ...: one row for each.",
     "models": "The models that are known by name.",
     "gpus": "The GPUs that are known by name: memory, compute capability, peak rates.",

@@ -77,6 +77,7 @@ class Frame:
                 # inputs are saved before the kernel runs: torch stops before this output exists;
                 # what the kernel makes (the output, layer_norm's mean) is saved after it
                 out.storage.relabel(num_bytes=0)
+                self.run.forget_product(out.storage)
             raise _EnoughRecomputed
         return saved
 

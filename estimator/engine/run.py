@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger import Ledger
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .checkpoint import Frame
     from .tensor import Tensor
 
-__all__ = ["Autocast", "Run", "Storage"]
+__all__ = ["Autocast", "Product", "Run", "Storage"]
 
 
 class Autocast:
@@ -27,6 +27,20 @@ class Autocast:
     def __init__(self, dtype: DType) -> None:
         self.dtype = dtype
         self.weights: dict[int, Tensor] = {}
+
+
+class Product(NamedTuple):
+    """A matrix product, convolution or attention kernel: a multiply and an add are two floating-point operations.
+
+    ``phase`` is an index into the run's phases, ``born`` the allocation of the result.
+    """
+
+    flops: int
+    dtype: DType
+    layer: str
+    recomputed: bool
+    phase: int
+    born: int
 
 
 class Run:
@@ -53,6 +67,7 @@ class Run:
         "num_gradients",
         "parameter_dtype",
         "phases",
+        "products",
         "releases",
         "sequence",
         "side",
@@ -87,6 +102,7 @@ class Run:
         self.side: dict[int, int] = {}  # the allocations of other streams than the main one, with their stream
         self.releases: list[int] = []  # the events before which the allocator gave back what it had cached
         self.phases: list[tuple[str, int]] = []
+        self.products: list[Product] = []
         self.steps: list[int] = []  # the phases with which a training step begins
         self.unknown: list[tuple[int, int]] = []  # (events before it, at most so many bytes) a kernel borrows unseen
 
@@ -130,6 +146,16 @@ class Run:
         if self.in_backward not in self.lt_handles and num_bytes:
             self.lt_handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
         return []
+
+    def count_flops(self, out: Storage, flops: int, dtype: DType) -> None:
+        """What the kernel that made ``out`` of operands of ``dtype`` computes."""
+        recomputed = self.in_backward and self.frame is not None
+        self.products.append(Product(flops, dtype, self.layer, recomputed, len(self.phases) - 1, out.id))
+
+    def forget_product(self, out: Storage) -> None:
+        """The kernel that makes ``out`` never ran."""
+        if self.products and self.products[-1].born == out.id:
+            self.products.pop()
 
     def start_phase(self, name: str, *, kind: str) -> None:
         """From here on allocations belong to phase ``name`` and are of ``kind`` unless they say otherwise."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..units import DType
-from .run import Run, Storage
+from .run import Product, Run, Storage
 from .tensor import Shape, Tensor
 
 __all__ = ["Backward", "Face", "Forward", "NotRepeatable", "Start", "Stretch"]
@@ -41,15 +41,16 @@ class Face(NamedTuple):
 
 
 class Start(NamedTuple):
-    """Where a stretch begins: after how many allocations and events."""
+    """Where a stretch begins: after how many allocations, events and products."""
 
     allocation: int
     event: int
+    product: int
 
     @classmethod
     def now(cls, run: Run) -> Start:
         """The end of what happened so far."""
-        return cls(len(run.allocations), len(run.events))
+        return cls(len(run.allocations), len(run.events), len(run.products))
 
 
 class Stretch:
@@ -59,7 +60,7 @@ class Stretch:
     of what the block's forward pass made from the first of that; the rest dies of ``outside``, which is known by place.
     """
 
-    __slots__ = ("allocations", "dead", "dead_of_forward", "dead_outside", "events")
+    __slots__ = ("allocations", "dead", "dead_of_forward", "dead_outside", "events", "products")
 
     def __init__(self, run: Run, row: str, start: Start, outside: Sequence[int], forward: range = range(0)) -> None:
         self.allocations: list[tuple[int, str, str | None]] = []
@@ -67,6 +68,7 @@ class Stretch:
             if layer.startswith(f"{row}."):
                 raise NotRepeatable
             self.allocations.append((num_bytes, kind, None if layer == row else layer))
+        self.products = run.products[start.product :]
         self.events: list[tuple[int, int]] = []
         self.dead: set[int] = set()
         self.dead_of_forward: set[int] = set()
@@ -99,6 +101,8 @@ class Stretch:
         first = len(run.allocations)
         run.allocations += [(num_bytes, kind, layer or row) for num_bytes, kind, layer in self.allocations]
         bases = (first, -first, -forward, *[~i for i in outside])
+        phase = len(run.phases) - 1
+        run.products += [Product(p.flops, p.dtype, row, p.recomputed, phase, -1) for p in self.products]
         run.events += [number + bases[base] for number, base in self.events]
         return first
 

@@ -8,7 +8,7 @@ from ..engine.run import Storage
 from ..engine.tensor import Shape, Tensor, dense_strides_like
 from ..units import DType
 from .flash1 import flash1
-from .linear import matmul
+from .linear import count_attention_flops, matmul
 from .pointwise import mul
 from .random import dropout
 from .reduce import softmax
@@ -99,10 +99,12 @@ def _flash_kernel(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
     rng_state = Tensor.empty(run, (2,) if on_gpu else (0,), DType.int64)
     unused = Tensor.empty(run, () if on_gpu else (0,), DType.int64)
     del splits, replaced
+    count_attention_flops(out, q, k, 2)
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         copies = [_token_major_copy(x) for x in (grads[0], saved[3])]
         grads_qkv = tuple(_empty_like_bnhd(x) for x in saved[:3])
+        count_attention_flops(grads_qkv[0], saved[0], saved[1], 5)
         workspaces = run.workspace(*run.kernels.flash_backward(batch, heads, tokens, dim))
         del copies, workspaces
         return grads_qkv
@@ -129,10 +131,12 @@ def _efficient(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None
     lse = Tensor.empty(run, (batch, heads, padded_rows), DType.float32)
     accumulator = run.workspace(4 * out.numel if dim > 128 and q.dtype.size == 2 else 0)  # kMaxK exceeded
     del accumulator
+    count_attention_flops(out, q, k, 2)
     wants_bias = bias is not None and bias.requires_grad
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         grad_q, grad_k, grad_v = (_token_major(x) for x in saved[:3])
+        count_attention_flops(grad_q, saved[0], saved[1], 5)
         grad_bias = _mask_gradient(saved[7]) if wants_bias else None
         row_sums = _row_sums(saved[3])
         accumulators = run.workspace(
@@ -193,9 +197,11 @@ def _cudnn(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None) ->
     offset = Tensor.empty(run, (), DType.int64)
     out = _empty_like_bnhd(q)
     lse = Tensor.empty(run, (batch, heads, tokens if _trained(q, k, v) else 0, 1), DType.float32)
+    count_attention_flops(out, q, k, 2)
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         grads_qkv = tuple(_empty_like_bnhd(x) for x in saved[:3])
+        count_attention_flops(grads_qkv[0], saved[0], saved[1], 5)
         workspace = run.workspace(run.kernels.cudnn_attention_backward(batch, heads, tokens, dim))
         del workspace
         return grads_qkv

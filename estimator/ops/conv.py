@@ -39,7 +39,8 @@ def _cudnn_conv2d(lower_x: Tensor, lower_weight: Tensor, lower_bias: Tensor | No
     last = is_channels_last(lower_x) or is_channels_last(lower_weight)
     shape = (lower_x.shape[0], lower_weight.shape[0], *pixels)
     copies = format_copy(lower_x, channels_last=last)
-    out = _empty(run, shape, lower_x.dtype, last)
+    flops = 2 * prod(shape) * prod(lower_weight.shape[1:])  # also of either gradient
+    out = _convolved(run, shape, lower_x.dtype, last, flops)
     copies += format_copy(lower_weight, channels_last=last)
     run.unknown_workspace(_workspace_bound(lower_x, lower_weight, out))
     del copies
@@ -52,10 +53,10 @@ def _cudnn_conv2d(lower_x: Tensor, lower_weight: Tensor, lower_bias: Tensor | No
         grad_x = grad_weight = grad_bias = None
         if wants_x:
             weight_copy = format_copy(saved[1], channels_last=last)
-            grad_x = _empty(run, saved[0].shape, grad.dtype, last)
+            grad_x = _convolved(run, saved[0].shape, grad.dtype, last, flops)
             del weight_copy
         if wants_weight:
-            grad_weight = _empty(run, saved[1].shape, grad.dtype, last)
+            grad_weight = _convolved(run, saved[1].shape, grad.dtype, last, flops)
         run.unknown_workspace(_workspace_bound(saved[0], saved[1], grad))
         del copies
         if wants_bias:
@@ -72,6 +73,8 @@ def _slow_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, pixels: tuple[i
     borrowed (aten/src/ATen/native/cuda/ConvolutionMM2d.cu); row-major only."""
     run, count, source = x.run, weight.shape[0], x.shape
     out = Tensor.empty(run, (source[0], count, *pixels), x.dtype)
+    flops = 2 * out.numel * prod(weight.shape[1:])  # also of either gradient
+    run.count_flops(out.storage, flops, x.dtype)
     columns_bytes = prod(weight.shape[1:]) * prod(pixels) * x.dtype.size
     columns = run.workspace(columns_bytes)
     run.use_cublas()
@@ -86,6 +89,9 @@ def _slow_conv2d(x: Tensor, weight: Tensor, bias: Tensor | None, pixels: tuple[i
         columns = run.workspace(columns_bytes if wants_x else 0)
         grad_bias = Tensor.empty(run, (count,), grad.dtype) if wants_bias else None
         grad_weight = Tensor.empty(run, saved[1].shape, grad.dtype) if wants_weight else None
+        for made in (grad_x, grad_weight):
+            if made is not None:
+                run.count_flops(made.storage, flops, made.dtype)
         columns = columns or run.workspace(columns_bytes)
         run.use_cublas()
         del copy, columns
@@ -107,8 +113,10 @@ def _workspace_bound(x: Tensor, weight: Tensor, out: Tensor) -> int:
     return matrix + in_channels_last + 4 * weight.shape[0] * filled * prod(weight.shape[2:]) + out.num_bytes
 
 
-def _empty(run: Run, shape: Shape, dtype: DType, channels_last: bool) -> Tensor:
-    return Tensor.empty(run, shape, dtype, strides=format_strides(shape, channels_last=channels_last))
+def _convolved(run: Run, shape: Shape, dtype: DType, channels_last: bool, flops: int) -> Tensor:
+    out = Tensor.empty(run, shape, dtype, strides=format_strides(shape, channels_last=channels_last))
+    run.count_flops(out.storage, flops, dtype)
+    return out
 
 
 def _output_size(x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> tuple[int, int]:

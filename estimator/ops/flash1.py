@@ -7,6 +7,7 @@ from ..engine.autograd import Saved, record
 from ..engine.run import Storage
 from ..engine.tensor import Tensor
 from ..units import DType
+from .linear import count_attention_flops
 
 __all__ = ["flash1"]
 
@@ -26,6 +27,7 @@ def flash1(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     offsets = [Tensor.empty(run, (batch + 1,), DType.int32) for _ in range(2)]
     copies = [_packed(x) for x in (q, k, v)]
     out = _made_packed(q)
+    count_attention_flops(out, q, k, 2)
     accumulator = run.workspace(rules.accumulator_bytes(batch, heads, tokens, dim, 128 if dim > 64 else 256))
     lse = Tensor.empty(run, (batch, heads, rules.rows(tokens)), DType.float32)
     del copies, accumulator
@@ -36,6 +38,7 @@ def flash1(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         assert grad is not None
         copies = [_packed(x) for x in (*saved[:3], grad, saved[3])]
         grads_qkv = tuple(_made_packed(x) for x in saved[:3])
+        count_attention_flops(grads_qkv[0], saved[0], saved[1], 5)
         row_sums = run.workspace(4 * batch * heads * rules.rows(tokens))
         block = 128 if dim > 64 or (turing and dim > 32) else 256
         accumulator = run.workspace(rules.accumulator_bytes(batch, heads, tokens, dim, block))

@@ -9,7 +9,7 @@ from ..engine.autograd import Saved, record
 from ..engine.tensor import Tensor
 from .shape import expand, reshape, transpose, view
 
-__all__ = ["linear", "matmul"]
+__all__ = ["count_attention_flops", "linear", "matmul"]
 
 Grads = list["Tensor | None"]
 
@@ -44,6 +44,7 @@ def _product(a: Tensor, b: Tensor, *, adds_bias: bool = False) -> Tensor:
     a.run.use_cublas()
     if adds_bias:
         copies += a.run.use_cublas_lt()
+    a.run.count_flops(out.storage, 2 * out.numel * a.shape[-1], a.dtype)
     del copies
     return out
 
@@ -138,3 +139,9 @@ def _folds(x: Tensor) -> bool:
     """Whether all dimensions but the last are one in memory."""
     pairs = range(len(x.shape) - 2)
     return all(x.strides[i] == x.strides[i + 1] * x.shape[i + 1] for i in pairs)
+
+
+def count_attention_flops(made: Tensor, q: Tensor, k: Tensor, products: int) -> None:
+    """A kernel's products of [N, D] and [D, N]: scores and result forward; backward the scores once more and four for
+    the gradients."""
+    made.run.count_flops(made.storage, 2 * products * q.numel * k.shape[2], q.dtype)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import InvalidRequest, VitmemError, did_you_mean
 from .formats import renderer, suffixes
 from .tables import Report
 
-__all__ = ["Target"]
+__all__ = ["Target", "write_text"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +39,23 @@ class Target:
         """Write a temporary file next to the target and move it into place."""
         text = renderer(self.path.suffix.lower())(report)
         try:
-            self._replace(text)
+            write_text(self.path, text, self._refuse_overwriting)
         except OSError as error:
             raise VitmemError(f"cannot write {str(self.path)!r}: {error.strerror}") from error
 
-    def _replace(self, text: str) -> None:
-        handle, temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-            os.chmod(temporary, 0o666 & ~_umask())
-            self._refuse_overwriting()
-            os.replace(temporary, self.path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+
+def write_text(path: Path, text: str, check: Callable[[], None] = lambda: None) -> None:
+    """Write a temporary file next to ``path`` and move it into place, after ``check``."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        os.chmod(temporary, 0o666 & ~_umask())
+        check()
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
 
 
 def _umask() -> int:

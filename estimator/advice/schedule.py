@@ -1,0 +1,119 @@
+"""Progressive resolution: phases from small images to large ones, each with the micro-batch that fits it.
+
+The effective batch stays what it is in every phase; a smaller micro-batch takes more accumulation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import DoesNotFit, InvalidRequest
+from ..pipeline import resolved
+from ..result import SCHEMA_VERSION
+from ..settings import TrainSettings, parse_resolution
+from ..units import format_bytes
+from .recommender import recommend_settings
+from .trials import Trials
+
+__all__ = ["Phase", "Schedule", "schedule_settings"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """``first_epoch`` counts from 0; ``relative_epoch_time`` is 1 for an epoch of the first phase."""
+
+    res: tuple[int, int]
+    first_epoch: int
+    num_epochs: int
+    bs: int
+    accum: int
+    settings: Mapping[str, Any]
+    reserved_bytes: int
+    headroom_bytes: int
+    relative_epoch_time: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """``relative_time`` is that of all epochs, 1 for as many epochs at the last resolution."""
+
+    effective_batch: int
+    gpu: str
+    phases: tuple[Phase, ...]
+    relative_time: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON of ``vitmem schedule``."""
+        from .. import __version__
+
+        head = {"schema_version": SCHEMA_VERSION, "vitmem_version": __version__}
+        phases = [{**dataclasses.asdict(phase), "res": list(phase.res)} for phase in self.phases]
+        return {**head, **dataclasses.asdict(self), "phases": phases}
+
+
+def schedule_settings(
+    settings: TrainSettings, *, resolutions: Sequence[Any], epochs: Sequence[int], effective_batch: int | None = None
+) -> Schedule:
+    """The phases, each as the fastest plan that keeps the recipe has it.
+
+    Raises InvalidRequest where a resolution leaves a remainder over the model's patches, or the library refuses it, and
+    DoesNotFit where no plan of a phase does.
+    """
+    if len(resolutions) != len(epochs) or not resolutions:
+        raise InvalidRequest(f"{len(resolutions)} resolutions need as many numbers of epochs, not {len(epochs)}")
+    for count in epochs:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidRequest(f"epochs {count!r} is not valid; it must be a whole number, at least 1")
+    sizes = [parse_resolution(resolution) for resolution in resolutions]
+    for size in sizes:
+        _check_size(dataclasses.replace(settings, res=size))
+    plans = [_plan(dataclasses.replace(settings, res=size), effective_batch) for size in sizes]
+    trials = Trials(settings)
+    seconds = [trials(TrainSettings.of(**plan.settings)).seconds for plan in plans]
+    phases = tuple(
+        Phase(
+            res=size,
+            first_epoch=sum(epochs[:place]),
+            num_epochs=epochs[place],
+            bs=plan.settings["bs"],
+            accum=plan.settings["accum"],
+            settings=plan.settings,
+            reserved_bytes=plan.peak.reserved_bytes or 0,
+            headroom_bytes=plan.headroom_bytes,
+            relative_epoch_time=round(seconds[place] / seconds[0], 3),
+        )
+        for place, (size, plan) in enumerate(zip(sizes, plans))
+    )
+    total = sum(count * time for count, time in zip(epochs, seconds)) / (sum(epochs) * seconds[-1])
+    return Schedule(
+        effective_batch=plans[0].effective_batch,
+        gpu=settings.memory or trials.gpu.name if settings.gpu is None else trials.gpu.name,
+        phases=phases,
+        relative_time=round(total, 3),
+    )
+
+
+def _check_size(settings: TrainSettings) -> None:
+    """Padding or ignored pixels would make a phase's figures those of another size."""
+    plan = resolved(settings)[0]
+    for side, step in zip(plan.image_size, plan.patch_size):
+        if side % step:
+            near = side // step * step
+            raise InvalidRequest(
+                f"res {plan.image_size[0]}x{plan.image_size[1]} is no multiple of the patch size {step} of "
+                f"{plan.model.name}; use {near} or {near + step}"
+            )
+
+
+def _plan(settings: TrainSettings, effective_batch: int | None) -> Any:
+    found = recommend_settings(settings, effective_batch=effective_batch, forbid=("recipe",), num_plans=1)
+    if found.plans:
+        return found.plans[0]
+    assert found.nearest is not None
+    assert settings.res is not None
+    size, missing = "x".join(map(str, settings.res)), format_bytes(found.nearest.missing_bytes)
+    raise DoesNotFit(
+        f"nothing at {size} fits {found.gpu}: {missing} are missing; leave that phase out or see vitmem recommend"
+    )

@@ -1,0 +1,197 @@
+"""The candidates of one request: families that differ in what they change, and within each a grid of micro-batch and
+checkpointed blocks.
+
+Within a family memory grows with the micro-batch and shrinks with every checkpointed block, so that a few plays at the
+boundary decide the whole grid. Of the candidates that fit a family offers those that take no more than they need: for
+each micro-batch the fewest checkpointed blocks, and the allocator's own segments where they do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ..errors import InvalidRequest
+from ..searching import last_that
+from ..settings import TrainSettings
+from .axes import Axis
+from .trials import Trial, Trials
+
+__all__ = ["Family", "Found", "Grid", "batches", "checked_share", "product_of", "search", "singles_of", "with_batch"]
+
+
+class Found(NamedTuple):
+    """What a family's grid holds: the offers, how many candidates it has, and how many of them fit."""
+
+    offers: list[Trial]
+    considered: int
+    fitting: int
+
+
+class Family(NamedTuple):
+    """Settings that every candidate shares, and the axes that were changed to get there."""
+
+    settings: TrainSettings
+    changed: tuple[Axis, ...]
+
+    @property
+    def keeps_recipe(self) -> bool:
+        """Whether the update stays what it was."""
+        return all(axis.keeps_recipe for axis in self.changed)
+
+
+def batches(settings: TrainSettings, per_gpu: int) -> list[int]:
+    """The micro-batches that make up ``per_gpu`` images in whole micro-steps, the smallest first."""
+    step = 2 if settings.mixup and settings.loop == "timm" else 1  # timm mixes the halves of a batch
+    return [bs for bs in range(step, per_gpu + 1, step) if per_gpu % bs == 0]
+
+
+def with_batch(settings: TrainSettings, bs: int, per_gpu: int) -> TrainSettings:
+    """``settings`` with the accumulation that keeps the effective batch."""
+    return dataclasses.replace(settings, bs=bs, accum=per_gpu // bs)
+
+
+class Grid:
+    """One family: place 0 of ``sizes`` is the smallest batch, up to ``num_blocks`` blocks are checkpointed."""
+
+    def __init__(self, trials: Trials, family: Family, sizes: Sequence[int], per_gpu: int, num_blocks: int) -> None:
+        self.trials, self.family, self.sizes, self.per_gpu = trials, family, sizes, per_gpu
+        self.most = num_blocks
+
+    def settings_at(self, place: int, layers: int, alloc_conf: str | None = None) -> TrainSettings:
+        """The candidate with ``layers`` checkpointed blocks."""
+        settings = with_batch(self.family.settings, self.sizes[place], self.per_gpu)
+        if layers:
+            some = layers if layers < self.most else None
+            settings = dataclasses.replace(settings, grad_checkpointing=True, checkpoint_layers=some)
+        return settings if alloc_conf is None else dataclasses.replace(settings, alloc_conf=alloc_conf)
+
+    def place_of(self, settings: TrainSettings) -> tuple[int, int]:
+        """The place and the number of checkpointed blocks of a candidate."""
+        place = self.sizes.index(settings.bs)
+        if not self.most or not settings.grad_checkpointing:  # the request's own checkpointing stays as it is
+            return place, 0
+        return place, self.most if settings.checkpoint_layers is None else settings.checkpoint_layers
+
+    def fits(self, place: int, layers: int, alloc_conf: str | None = None) -> bool:
+        """Whether the candidate fits."""
+        return self.trials(self.settings_at(place, layers, alloc_conf)).fits
+
+    def largest(self, layers: int) -> int | None:
+        """The place of the largest micro-batch that fits with ``layers`` checkpointed blocks."""
+        last = len(self.sizes) - 1
+        return last_that(lambda place: self.fits(place, layers), self._guess(layers), 0, last)
+
+    def _guess(self, layers: int) -> int:
+        """By a straight line through two batches."""
+        last = len(self.sizes) - 1
+        low, high = (self.trials(self.settings_at(place, layers)) for place in (last // 2, last))
+        slope = (high.requested_bytes - low.requested_bytes) / max(self.sizes[last] - self.sizes[last // 2], 1)
+        room = high.usable_bytes - high.requested_bytes + slope * self.sizes[last]
+        return sum(slope * size <= room for size in self.sizes) - 1
+
+    def fewest(self, place: int, alloc_conf: str | None, known: int) -> int:
+        """The fewest checkpointed blocks with which a batch fits, where ``known`` do."""
+        all_of, none = (self.trials(self.settings_at(place, layers)) for layers in (self.most, 0))
+        per_block = max((none.requested_bytes - all_of.requested_bytes) / self.most, 1)
+        guess = self.most - int((all_of.usable_bytes - all_of.requested_bytes) / per_block)
+        spared = last_that(
+            lambda spared: spared <= self.most - known or self.fits(place, self.most - spared, alloc_conf),
+            self.most - guess,
+            0,
+            self.most,
+        )
+        assert spared is not None
+        return self.most - spared
+
+
+def search(grid: Grid, alloc_confs: Sequence[str]) -> Found:
+    """What a grid offers; ``alloc_confs`` may be tried where the allocator's own segments are not enough."""
+    trials, rows = grid.trials, grid.most + 1
+    plain = grid.largest(0)
+    largest = grid.largest(grid.most) if grid.most else plain
+    layers = dict.fromkeys(range((-1 if plain is None else plain) + 1), 0)
+    for place in range(len(layers), (-1 if largest is None else largest) + 1):
+        layers[place] = grid.fewest(place, None, grid.most)
+    offers = [trials(grid.settings_at(place, count)) for place, count in _needed(layers)]
+    fitting = sum(rows - count for count in layers.values())
+    for alloc_conf in alloc_confs:
+        better = dict(_with_conf(grid, layers, alloc_conf))
+        needed = [(place, count) for place, count in _needed(layers | better) if place in better]
+        offers += [trials(grid.settings_at(place, count, alloc_conf)) for place, count in needed]
+        fitting += sum(rows - count for count in (layers | better).values())
+    return Found(offers, len(grid.sizes) * rows * (1 + len(alloc_confs)), fitting)
+
+
+def beyond(grid: Grid, best: TrainSettings) -> Found:
+    """What a grid offers that is faster than ``best`` of another family: a larger batch, or fewer checkpointed blocks.
+
+    Where neither the next larger batch nor one block less fits, nothing beyond does.
+    """
+    place, layers = grid.place_of(best)
+    conf, last = best.alloc_conf, len(grid.sizes) - 1
+    considered = (last - place + 1) * (layers + 1)
+    if place < last and grid.fits(place + 1, layers, conf):
+        found = last_that(lambda larger: grid.fits(larger, layers, conf), place + 1, place + 1, last)
+        assert found is not None
+        place = found
+    elif not layers or not grid.fits(place, layers - 1, conf):
+        return Found([], considered, int(grid.fits(place, layers, conf)))
+    count = grid.fewest(place, conf, layers) if layers else 0
+    return Found([grid.trials(grid.settings_at(place, count, conf))], considered, layers - count + 1)
+
+
+def _needed(layers: dict[int, int]) -> Iterator[tuple[int, int]]:
+    """Of equal numbers of checkpointed blocks only the largest batch."""
+    for place, count in layers.items():
+        if layers.get(place + 1) != count:
+            yield place, count
+
+
+def _with_conf(grid: Grid, layers: dict[int, int], alloc_conf: str) -> Iterator[tuple[int, int]]:
+    """Where it saves a checkpointed block, or makes a batch fit that does not without it."""
+    for place, count in layers.items():
+        if count and _worth(grid, place, count - 1) and grid.fits(place, count - 1, alloc_conf):
+            yield place, grid.fewest(place, alloc_conf, count - 1)
+    place = len(layers)
+    if place < len(grid.sizes) and _worth(grid, place, grid.most) and grid.fits(place, grid.most, alloc_conf):
+        yield place, grid.most if not grid.most else grid.fewest(place, alloc_conf, grid.most)
+
+
+def _worth(grid: Grid, place: int, layers: int) -> bool:
+    """What is allocated has to fit however it is laid out."""
+    trial = grid.trials(grid.settings_at(place, layers))
+    return trial.requested_bytes <= trial.usable_bytes
+
+
+def product_of(start: TrainSettings, axes: Sequence[Axis], trials: Trials) -> list[Family]:
+    """Every combination of the values of ``axes``, the unchanged one first; None stands for the request's own."""
+    families = [Family(start, ())]
+    for axis in axes:
+        families += [
+            Family(dataclasses.replace(family.settings, **{axis.settings[0]: value}), (*family.changed, axis))
+            for family in families
+            for value in axis.values(family.settings, trials.gpu)
+        ]
+    return families
+
+
+def singles_of(start: TrainSettings, axes: Sequence[Axis], trials: Trials) -> list[Family]:
+    """``start`` with one of the axes changed."""
+    values: list[tuple[Axis, Any]] = [(axis, value) for axis in axes for value in axis.values(start, trials.gpu)]
+    return [Family(dataclasses.replace(start, **{axis.settings[0]: value}), (axis,)) for axis, value in values]
+
+
+def checked_share(effective_batch: int, gpus: int) -> int:
+    """The images of one GPU per step; raises InvalidRequest where the GPUs do not share the batch evenly."""
+    if isinstance(effective_batch, bool) or not isinstance(effective_batch, int) or effective_batch < 1:
+        raise InvalidRequest(f"effective batch {effective_batch!r} is not valid; it must be a whole number, at least 1")
+    if rest := effective_batch % gpus:
+        below, above = effective_batch - rest, effective_batch - rest + gpus
+        near = " or ".join(str(batch) for batch in (below, above) if batch)
+        raise InvalidRequest(
+            f"effective batch {effective_batch} cannot be shared by {gpus} GPUs; use {near}, and scale the learning "
+            "rate by the same factor (SGD) or by its root (Adam)"
+        )
+    return effective_batch // gpus

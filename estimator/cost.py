@@ -1,0 +1,116 @@
+"""What a training step computes and moves, read from its play, and how long that takes beside another plan's step.
+
+Floating-point operations are those of matrix products, convolutions and attention kernels, as
+``torch.utils.flop_counter`` counts them. Seconds are for comparing plans with each other: no kernel reaches a GPU's
+peak, and the share that it does reach is taken to be the same everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .gpus import GpuRow
+    from .step import Step
+
+__all__ = ["ASSUMPTION", "Cost", "cost_of", "seconds"]
+
+#: Shares of the peak rates, and the time until the next kernel of an eager step starts: judgement, see ASSUMPTION.
+_MATH_EFFICIENCY = 0.5
+_BANDWIDTH_EFFICIENCY = 0.8
+_SECONDS_PER_KERNEL = 5e-6
+
+ASSUMPTION = (
+    f"relative times: {_MATH_EFFICIENCY:.0%} of the GPU's peak FLOP/s (fp32 without TF32), "
+    f"{_BANDWIDTH_EFFICIENCY:.0%} of its bandwidth, at least {_SECONDS_PER_KERNEL * 1e6:g} us per kernel; every tensor "
+    "is written once and read once; data loading is not counted"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """One optimizer step on one GPU, all its micro-steps together.
+
+    ``backward_flops`` are without what checkpointing computes again, ``recompute_flops``; ``low_flops`` is the part of
+    all three with 16-bit operands. ``layer_flops`` has the rows of the per-layer table. ``moved_bytes`` are the tensors
+    of the forward and backward passes, ``optimizer_bytes`` what the update reads and writes.
+    """
+
+    forward_flops: int
+    backward_flops: int
+    recompute_flops: int
+    low_flops: int
+    layer_flops: Mapping[str, int]
+    moved_bytes: int
+    optimizer_bytes: int
+    num_kernels: int
+
+    @property
+    def flops(self) -> int:
+        """All of the step."""
+        return self.forward_flops + self.backward_flops + self.recompute_flops
+
+
+def cost_of(step: Step) -> Cost:
+    """The last step of a play, whose every micro-step computes what the others do: not all of them are played."""
+    run, accum = step.run, step.settings.accum
+    names = [name for name, _ in run.phases]
+    first = run.steps[-1]
+    played = names[first:].count("backward")
+    parts = dict.fromkeys(("forward", "backward", "recompute", "low"), 0)
+    layers: dict[str, int] = {}
+    for product in run.products:
+        if product.phase < first:
+            continue
+        flops = product.flops * accum // played
+        parts["recompute" if product.recomputed else names[product.phase]] += flops
+        layers[product.layer] = layers.get(product.layer, 0) + flops
+        if product.dtype.size == 2:
+            parts["low"] += flops
+    passes = [size for name, kind, size in _made(step) if name != "optimizer_step" and kind != "inputs"]
+    update = [size for name, _, size in _made(step) if name == "optimizer_step"]
+    return Cost(
+        forward_flops=parts["forward"],
+        backward_flops=parts["backward"],
+        recompute_flops=parts["recompute"],
+        low_flops=parts["low"],
+        layer_flops=layers,
+        moved_bytes=2 * sum(passes) * accum // played,
+        optimizer_bytes=2 * sum(update) + _updated_bytes(step),
+        num_kernels=len(passes) * accum // played + len(update),
+    )
+
+
+def _made(step: Step) -> Iterator[tuple[str, str, int]]:
+    """Phase, kind and bytes of every allocation of the last step."""
+    run = step.run
+    phases = run.phases[run.steps[-1] :]
+    ends = [start for _, start in phases[1:]] + [len(run.events)]
+    for (name, start), end in zip(phases, ends):
+        for event in run.events[start:end]:
+            if event >= 0:
+                num_bytes, kind, _ = run.allocations[event]
+                yield name, kind, num_bytes
+
+
+def _updated_bytes(step: Step) -> int:
+    """What is there before the update and changes in place: parameters and state are read and written, gradients read;
+    unscaling and clipping each read and write the gradients once more."""
+    run = step.run
+    dead = {~event for event in run.events if event < 0}
+    living = [row for i, row in enumerate(run.allocations) if i not in dead]
+    states = sum(num_bytes for num_bytes, kind, _ in living if kind == "optimizer_state")
+    parameters = gradients = sum(p.num_bytes for p in step.updated.values())
+    passes = 1 + 2 * bool(step.scaler) + (2 if step.settings.loop == "trainer" else 0)
+    return 2 * parameters + 2 * states + passes * gradients
+
+
+def seconds(cost: Cost, gpu: GpuRow) -> float:
+    """The time of a step for comparing plans: products at their type's rate and everything else at the bandwidth, or
+    the launches where these take longer."""
+    math = cost.low_flops / gpu.tensor_tflops + (cost.flops - cost.low_flops) / gpu.fp32_tflops
+    moved = (cost.moved_bytes + cost.optimizer_bytes) / (gpu.bandwidth_gb_per_s * 1e9)
+    busy = math / (_MATH_EFFICIENCY * 1e12) + moved / _BANDWIDTH_EFFICIENCY
+    return max(busy, cost.num_kernels * _SECONDS_PER_KERNEL)

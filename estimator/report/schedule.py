@@ -1,0 +1,82 @@
+"""A Schedule as a report: one row for every phase."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from .tables import Column, Report, Table
+
+__all__ = ["schedule_report"]
+
+
+class Part(Protocol):
+    """What a report shows of a phase."""
+
+    @property
+    def res(self) -> tuple[int, int]: ...
+    @property
+    def num_epochs(self) -> int: ...
+    @property
+    def bs(self) -> int: ...
+    @property
+    def accum(self) -> int: ...
+    @property
+    def reserved_bytes(self) -> int: ...
+    @property
+    def headroom_bytes(self) -> int: ...
+    @property
+    def relative_epoch_time(self) -> float: ...
+
+
+class Scheduled(Protocol):
+    """What a report shows of a schedule."""
+
+    @property
+    def effective_batch(self) -> int: ...
+    @property
+    def gpu(self) -> str: ...
+    @property
+    def phases(self) -> Sequence[Part]: ...
+    @property
+    def relative_time(self) -> float: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def schedule_report(found: Scheduled) -> Report:
+    """The phases in order."""
+    columns = (
+        Column(name="resolution"),
+        Column(name="epochs", kind="count"),
+        Column(name="batch"),
+        Column(name="reserved", kind="bytes"),
+        Column(name="headroom", kind="bytes"),
+        Column(name="epoch's time"),
+    )
+    rows = tuple(
+        (
+            f"{phase.res[0]}x{phase.res[1]}",
+            phase.num_epochs,
+            f"{phase.bs} x {phase.accum}",
+            phase.reserved_bytes,
+            phase.headroom_bytes,
+            f"x {phase.relative_epoch_time:.2f}",
+        )
+        for phase in found.phases
+    )
+    share = f"{100 * found.relative_time:.0f} % of the time that all epochs at the last resolution would take"
+    return Report(
+        headline=f"{len(found.phases)} phases on {found.gpu}, {found.effective_batch} images per update: {share}.",
+        subtitle=(),
+        tables=(
+            Table(
+                name="phases",
+                title="Phases",
+                columns=columns,
+                rows=rows,
+                note="Batch: images per micro-step x micro-steps, per GPU. Time: relative to the first phase.",
+            ),
+        ),
+        notes=(),
+        document=found.to_dict(),
+    )

@@ -1,0 +1,183 @@
+"""Recommendations: what is recommended fits, what is cheaper and was rejected does not, and the recipe is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+import vitmem
+from hypothesis import given, settings, strategies
+from vitmem.advice import Recommendation, recommend_settings
+from vitmem.cli import main
+from vitmem.errors import InvalidRequest, NotModelled
+from vitmem.settings import TrainSettings
+
+TINY, SWIN = "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"
+BLOCKS = 12
+
+
+def fits(plan_settings: dict[str, Any], **changes: Any) -> bool:
+    estimate = vitmem.estimate(**{**plan_settings, **changes})
+    assert estimate.verdict is not None
+    return bool(estimate.verdict["fits"] == "yes")
+
+
+def check(found: Recommendation, effective_batch: int) -> None:
+    """The promises of a recommendation, by estimates alone."""
+    for plan in found.plans:
+        kept = dict(plan.settings)
+        estimate = vitmem.estimate(**kept)
+        assert estimate.verdict is not None
+        assert estimate.verdict["fits"] == "yes"
+        assert (estimate.peak, estimate.verdict["headroom_bytes"]) == (plan.peak, plan.headroom_bytes)
+        assert kept["bs"] * kept["accum"] == effective_batch
+        if kept["grad_checkpointing"]:
+            layers = kept["checkpoint_layers"] or BLOCKS
+            fewer = {"checkpoint_layers": layers - 1} if layers > 1 else {"grad_checkpointing": False}
+            assert not fits(kept, **({"checkpoint_layers": None} | fewer)), "one block less would do"
+        if kept["alloc_conf"]:
+            assert not fits(kept, alloc_conf=None), "the allocator's own segments would do"
+        larger = [bs for bs in range(kept["bs"] + 1, effective_batch + 1) if effective_batch % bs == 0]
+        if larger and plan.keeps_recipe:
+            assert not fits(kept, bs=larger[0], accum=effective_batch // larger[0]), "a larger batch would do"
+
+
+@settings(max_examples=4, deadline=None)
+@given(
+    mib=strategies.integers(900, 4000),
+    effective_batch=strategies.sampled_from([1, 7, 24, 60, 128]),
+    precision=strategies.sampled_from(["fp16", "bf16", "pure-bf16"]),
+)
+def test_what_is_recommended_fits_and_what_is_cheaper_does_not(mib: int, effective_batch: int, precision: Any) -> None:
+    request = TrainSettings.of(TINY, memory=f"{mib}MiB", precision=precision)
+    check(recommend_settings(request, effective_batch=effective_batch, num_plans=3), effective_batch)
+
+
+def test_swin_takes_other_attention_and_fewer_blocks() -> None:
+    found = recommend_settings(TrainSettings.of(SWIN, memory="4GiB"), effective_batch=64, num_plans=3)
+    assert found.plans[0].keeps_recipe
+    check(found, 64)
+    assert any(change.setting == "attn" for plan in found.plans for change in plan.changes)
+
+
+def test_plans_that_keep_the_recipe_come_first_and_the_fastest_of_them_leads() -> None:
+    plans = vitmem.recommend("vit_small_patch16_224", memory="3GiB", effective_batch=128, num_plans=20)
+    kept = [plan.relative_step_time for plan in plans if plan.keeps_recipe]
+    changed = [plan.relative_step_time for plan in plans if not plan.keeps_recipe]
+    assert [plan.keeps_recipe for plan in plans] == [True] * len(kept) + [False] * len(changed)
+    assert kept == sorted(kept)
+    assert changed
+    assert max(changed) <= kept[0]
+    assert [plan.rank for plan in plans] == list(range(1, len(plans) + 1))
+
+
+def test_what_fits_as_asked_changes_nothing() -> None:
+    best = vitmem.recommend(TINY, gpu="a100-80g", effective_batch=32)[0]
+    assert best.changes == ()
+    assert (best.settings["bs"], best.settings["accum"]) == (32, 1)
+
+
+def test_changes_lead_from_the_request_to_the_plan() -> None:
+    found = recommend_settings(TrainSettings.of(TINY, memory="1100MiB", precision="fp32"), effective_batch=64)
+    for plan in found.plans:
+        reached = dict(found.request)
+        for change in plan.changes:
+            assert reached[change.setting] == change.from_
+            reached |= change.settings
+        assert reached == plan.settings
+        assert all(change.loses for change in plan.changes)
+
+
+def test_forbidden_and_allowed_settings() -> None:
+    request = TrainSettings.of(TINY, memory="1500MiB")
+
+    def changed(**limits: Any) -> set[str]:
+        plans = recommend_settings(request, effective_batch=64, num_plans=50, **limits).plans
+        return {change.setting for plan in plans for change in plan.changes}
+
+    assert "grad_checkpointing" in changed()
+    assert "grad_checkpointing" not in changed(forbid=("grad-checkpointing",))
+    assert changed(allow=("bs",)) == {"bs"}
+    assert changed(forbid=("recipe",)) <= {"bs", "grad_checkpointing", "alloc_conf"}
+    with pytest.raises(InvalidRequest, match="did you mean optim"):
+        changed(forbid=("optimm",))
+
+
+def test_where_nothing_fits_the_nearest_is_named() -> None:
+    found = recommend_settings(TrainSettings.of("vit_huge_patch14_224", memory="3GiB"), effective_batch=8)
+    assert found.plans == ()
+    assert found.nearest is not None
+    assert found.nearest.settings["bs"] == 1
+    estimate = vitmem.estimate(**found.nearest.settings)
+    assert estimate.peak == found.nearest.peak
+    assert estimate.verdict is not None
+    mib = -(-found.nearest.missing_bytes // 2**20)
+    assert fits(dict(found.nearest.settings), memory=f"{3 * 1024 + mib}MiB")
+    assert not fits(dict(found.nearest.settings), memory=f"{3 * 1024 + mib // 2}MiB")
+    assert found.nearest.gpu is not None
+    assert fits(dict(found.nearest.settings), memory=None, gpu=found.nearest.gpu)
+
+
+def test_a_batch_that_gpus_cannot_share_is_said_with_the_next_that_they_can() -> None:
+    with pytest.raises(InvalidRequest, match="use 254 or 256, and scale the learning rate"):
+        vitmem.recommend(TINY, gpu="t4", gpus=2, effective_batch=255)
+    with pytest.raises(InvalidRequest, match="add --gpu"):
+        vitmem.recommend(TINY)
+
+
+def test_a_prime_batch_is_remarked() -> None:
+    found = recommend_settings(TrainSettings.of(TINY, gpu="t4"), effective_batch=251)
+    assert any("no divisors but 1 and 251" in note for note in found.notes)
+
+
+def test_the_ladder_measures_each_rung_and_corrects_the_smaller_patch() -> None:
+    found = recommend_settings(TrainSettings.of(TINY, gpu="t4"), effective_batch=64, with_ladder=True)
+    rungs = {rung.name: rung for rung in found.ladder}
+    before = found.ladder[0]
+    for rung in found.ladder[1:5]:
+        assert before.peak_bytes is not None
+        assert rung.peak_bytes == before.peak_bytes - (rung.saved_bytes or 0)
+        before = rung
+    assert (rungs["smaller patch"].saved_bytes or 0) < 0 < (rungs["larger patch"].saved_bytes or 0)
+    assert "more FLOPs; usual claim" in rungs["gradient checkpointing"].remark
+
+
+def test_lighter_models_fit_with_the_settings_as_they_are() -> None:
+    request = TrainSettings.of("vit_base_patch16_224", bs=64, memory="6GiB")
+    lighter = recommend_settings(request, with_lighter=True).lighter
+    assert lighter
+    for model in lighter[:2]:
+        assert fits(dataclasses.replace(request, model=model.name, res=(224, 224)).to_dict())
+        assert model.num_parameters < 86_567_656
+
+
+def test_the_command_prints_the_contract_and_exits_with_3_where_nothing_fits(capsys: Any) -> None:
+    assert main(["recommend", TINY, "--effective-batch", "64", "--memory", "1200MiB", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {"considered", "fitting", "plans", "nearest"} <= document.keys()
+    names = {
+        "rank",
+        "settings",
+        "effective_batch",
+        "peak",
+        "headroom_bytes",
+        "relative_step_time",
+        "keeps_recipe",
+        "changes",
+    }
+    assert names <= document["plans"][0].keys()
+    assert {"setting", "from", "to", "saved_bytes", "cost"} <= document["plans"][0]["changes"][0].keys()
+    assert main(["recommend", "vit_huge_patch14_224", "--bs", "1", "--memory", "2GiB", "--no-ladder"]) == 3
+    shown = capsys.readouterr().out
+    assert "Nothing fits 2GiB" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_several_gpus_are_answered_or_refused() -> None:
+    try:
+        plans = vitmem.recommend(TINY, gpu="t4", gpus=2, effective_batch=64)
+    except NotModelled:
+        return
+    assert all(plan.settings["bs"] * plan.settings["accum"] * 2 == 64 for plan in plans)

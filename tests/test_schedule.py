@@ -1,0 +1,57 @@
+"""Progressive resolution: every phase fits, keeps the effective batch, and is a size that the model takes whole."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import vitmem
+from vitmem.advice.schedule import schedule_settings
+from vitmem.cli import main
+from vitmem.errors import DoesNotFit, InvalidRequest
+from vitmem.settings import TrainSettings
+
+TINY = "vit_tiny_patch16_224"
+
+
+def request(**settings: Any) -> TrainSettings:
+    return TrainSettings.of(**{"model": TINY, "memory": "1200MiB", **settings})
+
+
+def test_every_phase_fits_and_keeps_the_effective_batch() -> None:
+    found = schedule_settings(request(), resolutions=["96", "160", "224"], epochs=[3, 2, 1], effective_batch=64)
+    assert [phase.first_epoch for phase in found.phases] == [0, 3, 5]
+    for phase in found.phases:
+        assert phase.bs * phase.accum == 64
+        verdict = vitmem.estimate(**phase.settings).verdict
+        assert verdict is not None
+        assert (verdict["fits"], verdict["headroom_bytes"]) == ("yes", phase.headroom_bytes)
+    times = [phase.relative_epoch_time for phase in found.phases]
+    assert times == sorted(times)
+    assert times[0] == 1
+    assert found.relative_time == pytest.approx((3 * times[0] + 2 * times[1] + times[2]) / (6 * times[2]), rel=0.01)
+
+
+def test_what_cannot_be_scheduled_is_said() -> None:
+    with pytest.raises(InvalidRequest, match="use 224 or 240"):
+        schedule_settings(request(), resolutions=["230"], epochs=[1])
+    with pytest.raises(InvalidRequest, match="2 resolutions need as many"):
+        schedule_settings(request(), resolutions=["96", "224"], epochs=[1])
+    with pytest.raises(InvalidRequest, match="window"):
+        schedule_settings(request(model="microsoft/swin-tiny-patch4-window7-224"), resolutions=["32"], epochs=[1])
+    with pytest.raises(DoesNotFit, match="nothing at 1024x1024 fits 720MiB"):
+        schedule_settings(request(memory="720MiB"), resolutions=["1024"], epochs=[1])
+
+
+def test_the_command_and_the_callback_to_paste(capsys: Any) -> None:
+    words = ["schedule", TINY, "--res", "96,224", "--epochs", "2,1", "--effective-batch", "32", "--memory", "1200MiB"]
+    assert main([*words, "--json"]) == 0
+    phases = json.loads(capsys.readouterr().out)["phases"]
+    assert [phase["res"] for phase in phases] == [[96, 96], [224, 224]]
+    assert main([*words, "--callback"]) == 0
+    pasted = capsys.readouterr().out
+    rows = [f"({p['first_epoch']}, {p['num_epochs']}, {tuple(p['res'])}, {p['bs']}, {p['accum']})," for p in phases]
+    assert all(row in pasted for row in rows)
+    compile(pasted, "callback.py", "exec")
+    assert main(["schedule", TINY, "--res", "96", "--epochs", "two", "--memory", "1GiB"]) == 2
