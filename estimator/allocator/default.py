@@ -57,14 +57,12 @@ class DefaultAllocator:
                 if not found:
                     return events.index(event)
                 addresses[event] = start = found & _ADDRESS
-                rest = (found >> _BITS) - size
-                stop = stops_pop(start)
+                rest, stop = (found >> _BITS) - size, stops_pop(start)
                 if rest > _SMALL or (rest and size <= _SMALL):
                     sizes[event] = size
                     start += size
                     insort(cached, rest << _BITS | start)
-                    stops[start] = stop
-                    starts[stop] = start
+                    stops[start], starts[stop] = stop, start
                 else:
                     sizes[event] = size + rest
                     del starts[stop]
@@ -72,8 +70,7 @@ class DefaultAllocator:
                 cached = small if size <= _SMALL else large
                 if side and ~event in side:
                     cached = pools[side[~event]][size > _SMALL]
-                start = addresses[~event]
-                stop = start + size
+                stop = size + (start := addresses[~event])
                 if before := starts_pop(start, 0):
                     del cached[bisect_left(cached, start - before << _BITS | before)]
                     start = before
@@ -81,8 +78,7 @@ class DefaultAllocator:
                     del cached[bisect_left(cached, after - stop << _BITS | stop)]
                     stop = after
                 insort(cached, stop - start << _BITS | start)
-                stops[start] = stop
-                starts[stop] = start
+                stops[start], starts[stop] = stop, start
         return None
 
     def release_cached(self) -> None:
