@@ -102,22 +102,16 @@ class Played:
     ) -> None:
         self.not_played = not_played(plan, settings)
         evaluates = self.not_played.evaluation is None
-<<<<<<< HEAD
-        training = _shared(
-            settings,
-            lambda num_last: train(plan, settings, gpu, num_last, evaluates=evaluates, trains_again=trains_again),
-        )
-=======
 
         def make(num_last: int) -> _Training:
             step = play_once(plan, settings, gpu, num_last)
             return train(step, evaluates=evaluates, trains_again=trains_again)
 
         try:
-            training = _shared(settings, make) if begun is None else train(begun, evaluates=evaluates, trains_again=trains_again)
+            goes_on = begun and train(begun, evaluates=evaluates, trains_again=trains_again)
         except NotRepeatable:
-            training = _shared(settings, make)
->>>>>>> recommend
+            goes_on = None
+        training = goes_on or _shared(settings, make)
         self.step, self.ledger, self.course = training.step, training.ledger, training.course
         self.saved_activations = training.saved_activations
         self.unknown_workspace_bytes = training.unknown_workspace_bytes
