@@ -27,6 +27,7 @@ _KERNELS = (
     "aten::bmm",
     "aten::baddbmm",
     "aten::mkldnn_convolution",
+    "aten::convolution_backward",
     "aten::_scaled_dot_product_flash_attention_for_cpu",
 )
 
