@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 
@@ -37,3 +38,9 @@ def test_a_child_without_an_answer_is_one_line(monkeypatch, code, message):
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert time.monotonic() - begins < 20
+
+
+def test_settings_of_a_file_reach_the_child_as_they_are():
+    settings = TrainSettings(training_args="args.json", lora_targets=("qkv",), train="lora", res=(224, 112))
+    sent = json.loads(json.dumps(settings.to_dict()))
+    assert TrainSettings.from_dict(sent) == settings
