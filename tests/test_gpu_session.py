@@ -77,7 +77,8 @@ def test_the_session_on_a_null_device(capfd, tmp_path):
     assert steps["gpu"] == "rtx4090"
     assert ["error" in row for row in steps["rows"]] == [False, False, True]
     probes = json.loads((tmp_path / "probes" / "rtx4090.json").read_text())
-    assert {row["borrowed_bytes"] - row["derived_bytes"] for row in probes["column_sums"]} == {0}
+    off = {row["borrowed_bytes"] - row["derived_bytes"] for row in probes["column_sums"]}
+    assert off <= {0, 917504}  # the rest of a segment of 20 MiB, less than the MiB that is split off
     assert len(probes["convolutions"]) == 18
     assert probes["context"]["before_allocation"]["reserved_bytes"] == 0
     # THEN what it measured is replayed to the byte
