@@ -57,7 +57,8 @@ def test_what_cannot_be_measured_is_refused_before_a_start(settings, message):
 
 def test_a_rank_does_not_outlive_what_started_it():
     rank = (
-        "import os; from vitmem.validate.distributed.child import _end_with; print(flush=True); _end_with(os.getppid())"
+        "import os; parent = os.getppid(); from vitmem.validate.distributed.child import _end_with; "
+        "print(flush=True); _end_with(parent)"
     )
     start = (
         "import os, subprocess, sys; "
