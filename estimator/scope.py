@@ -172,8 +172,8 @@ def reentrant_warnings(settings: TrainSettings, plan: Plan, without_gradient: tu
     """What re-entrant checkpointing does that nobody asks for; ``without_gradient`` are parameters that it cuts off."""
     if without_gradient:
         yield (
-            f"{len(without_gradient)} trainable parameters get no gradient, {without_gradient[0]} the first: re-entrant "
-            "checkpointing needs a trainable part in front of a block; leave out --checkpoint-reentrant"
+            f"{len(without_gradient)} trainable parameters get no gradient, {without_gradient[0]} the first: "
+            "re-entrant checkpointing needs a trainable part in front of a block; leave out --checkpoint-reentrant"
         )
     if settings.checkpoint_reentrant and settings.loop == "trainer" and plan.model.library == "timm":
         yield (

@@ -178,7 +178,7 @@ class Step:
         self.run.layer = "model"
         if self.run.reentrant:  # whatever will ever get a gradient has one
             got = {name for name, p in self.trained.items() if p.accumulator and p.accumulator.grad}
-            self.without_gradient = tuple(name for name in self.updated if name not in got)
+            self.without_gradient = tuple(name for name in self.trained if name not in got | self.scope.unused)
         self.strategy.after_backward()
 
     def unscale(self) -> Tensor | None:

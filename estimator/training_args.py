@@ -98,7 +98,7 @@ def _checkpoints(arguments: Mapping[str, Any]) -> bool:
 
 
 def _is_reentrant(arguments: Mapping[str, Any]) -> bool:
-    """What torch.utils.checkpoint gets: transformers' own False stands where nothing is handed on, torch's own is True."""
+    """What torch.utils.checkpoint gets: False from transformers where nothing is handed on; else its own is True."""
     options = arguments.get("activation_checkpointing_kwargs") or arguments.get("gradient_checkpointing_kwargs") or {}
     handed_on = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
     return bool(handed_on) and handed_on.get("use_reentrant") in (None, True)

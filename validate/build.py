@@ -184,7 +184,7 @@ def _checkpoint(built: Built, first: int | None, *, reentrant: bool) -> None:
     if built.library == "transformers":
         build_transformers.enable_checkpointing(built.library_model, first, reentrant=reentrant)
         return
-    from timm.layers import set_reentrant_ckpt
+    from timm.layers.config import set_reentrant_ckpt
 
     set_reentrant_ckpt(reentrant)  # global, and read whenever a block is checkpointed
     try:

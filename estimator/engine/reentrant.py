@@ -23,10 +23,17 @@ __all__ = ["checkpoint_reentrant"]
 
 
 class _InputGrad(AccumulateGrad):
-    """The ``grad`` of a detached argument: not a parameter's."""
+    """The ``grad`` of a detached argument: no parameter's, and no hook of the run sees it."""
 
     __slots__ = ()
     kind = None
+
+    def accumulate(self, buffer: list[Tensor | None]) -> None:
+        if buffer[0] is not None:
+            self._steal(buffer[0].run, buffer)
+
+    def take(self, grad: Tensor) -> None:
+        self.grad = grad
 
 
 def checkpoint_reentrant(module: Module, args: tuple[Any, ...]) -> Any:
@@ -49,7 +56,7 @@ def checkpoint_reentrant(module: Module, args: tuple[Any, ...]) -> Any:
     with run.no_grad():
         result = segment.run_forward(args)
     inputs = tuple([args[i] for i in segment.places])
-    if any([x.requires_grad for x in inputs]):
+    if any(x.requires_grad for x in inputs):
         result = _apart(result, inputs)
         outs = _tensors(result)
         segment.outs = tuple([(x.shape, x.dtype) for x in outs])
@@ -123,4 +130,4 @@ def _apart(result: Any, inputs: tuple[Tensor, ...]) -> Any:
     """An argument that is handed back becomes a view of itself (torch/csrc/autograd/custom_function.cpp)."""
     if isinstance(result, tuple):
         return tuple([_apart(x, inputs) for x in result])
-    return result.alias(result.shape, result.strides) if any([result is x for x in inputs]) else result
+    return result.alias(result.shape, result.strides) if any(result is x for x in inputs) else result
