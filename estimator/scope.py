@@ -42,6 +42,10 @@ def check(settings: TrainSettings) -> None:
     _check_optimizer(settings)
     _check_mixup(settings)
     strategy_of(settings).check(settings)
+    if settings.checkpoint_reentrant and (settings.gpus > 1 or settings.offload != "none"):
+        raise NotModelled(
+            "re-entrant checkpointing is modelled on one GPU without offload only; leave out --checkpoint-reentrant"
+        )
     if settings.num_classes == 1 and settings.loop == "trainer":
         raise NotModelled("one class makes transformers use a regression loss, which is not modelled; use two or more")
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 from ..errors import InvalidRequest
 from ..units import DType
 from .checkpoint import Held
+from .input_buffer import add
 from .run import Run
-from .tensor import Shape, Tensor, contiguous_strides, is_dense, pointwise_strides
+from .tensor import Shape, Tensor, contiguous_strides
 
 __all__ = [
     "AccumulateGrad",
@@ -200,7 +201,7 @@ def run_graph(edges: tuple[Edge | None, ...], outputs: list[Tensor | None]) -> N
             buffer = buffers.get(target)
             if buffer is None:
                 buffer = buffers[target] = [None] * target.num_inputs
-            _add(buffer, edge.input_nr, outputs, i)
+            add(buffer, edge.input_nr, outputs, i)
             del buffer
             dependencies[target] -= 1
             if dependencies[target]:
@@ -272,26 +273,6 @@ def _validated(outputs: list[Tensor | None], i: int, edge: Edge) -> Tensor:
     if output.shape != edge.shape:
         output = sum_to(output, edge.shape)
     return to(output, edge.dtype)
-
-
-def _add(buffer: list[Tensor | None], position: int, outputs: list[Tensor | None], i: int) -> None:
-    """InputBuffer::add. The sum reuses the first gradient's memory when the buffer is its only owner.
-
-    A view's base owns the memory too: also without grad mode, the view remembers it (VariableTypeUtils.h, as_view).
-    """
-    new, outputs[i] = outputs[i], None
-    if new is None:
-        return
-    if buffer[position] is None:
-        buffer[position] = new
-        return
-    old_is_ours = getrefcount(buffer[position]) == 2 and getrefcount(buffer[position].storage) == 2  # type: ignore[union-attr]
-    old = buffer[position]
-    assert old is not None
-    if old_is_ours and not old.is_view and is_dense(old.shape, old.strides):
-        return
-    strides = pointwise_strides(old.shape, (old, new))
-    buffer[position] = Tensor.empty(old.run, old.shape, old.dtype, strides=strides)
 
 
 def sum_to(x: Tensor, shape: Shape) -> Tensor:
