@@ -1,4 +1,4 @@
-"""Re-entrant checkpointing: families, precisions, loops, a part of the blocks, dropouts, what is frozen, stages."""
+"""Checkpointing, re-entrant and not: families, precisions, loops, a part of the blocks, dropouts, frozen parts, stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DINOV3, BEIT, DATA2VEC = (
 )  # fmt: skip
 SMALL = {"bs": 2, "res": "96", "window": 3}
 
-CASES: list[dict[str, Any]] = [
+REENTRANT: list[dict[str, Any]] = [
     {**case, "grad_checkpointing": True, "checkpoint_reentrant": True}
     for case in [
         # precision x loop
@@ -88,7 +88,28 @@ CASES: list[dict[str, Any]] = [
               ("facebook/deit-base-patch16-224", "fp16"), ("facebook/dinov2-base", "bf16"),
               ("facebook/dinov2-with-registers-base", "fp16"), ("facebook/vit-mae-base", "bf16"),
               ("facebook/vit-msn-base", "fp16"), ("openai/clip-vit-base-patch32", "bf16"),
-              ("google/siglip-base-patch16-224", "fp32"),
+              ("google/siglip-base-patch16-224", "fp32"), ("facebook/deit-base-distilled-patch16-224", "fp16"),
           ]),
     ]
 ]  # fmt: skip
+
+#: Under autocast, all blocks and a part of them, where a family's own module has no such case.
+PLAIN: list[dict[str, Any]] = [
+    {"model": model, "bs": 2, "grad_checkpointing": True, **settings}
+    for model, settings in [
+        ("openai/clip-vit-base-patch32", {"depth": 2, "precision": "bf16"}),
+        ("google/siglip-base-patch16-224", {"depth": 2, "precision": "fp16"}),
+        ("facebook/vit-mae-base", {"depth": 2, "precision": "fp16"}),
+        (DATA2VEC, {"depth": 3, "precision": "fp16", "checkpoint_layers": 1}),
+        (HF, {"depth": 4, "precision": "fp16", "checkpoint_layers": 3}),
+        ("facebook/dinov2-base", {"depth": 3, "precision": "bf16", "checkpoint_layers": 1}),
+        ("facebook/dinov2-with-registers-base", {"depth": 3, "precision": "bf16"}),
+        ("facebook/dinov2-with-registers-base", {"depth": 3, "precision": "fp16", "checkpoint_layers": 2}),
+        ("facebook/vit-msn-base", {"depth": 3, "precision": "bf16", "checkpoint_layers": 1}),
+        ("facebook/deit-base-distilled-patch16-224", {"depth": 3, "precision": "bf16"}),
+        ("facebook/deit-base-distilled-patch16-224", {"depth": 3, "precision": "fp16", "checkpoint_layers": 1}),
+        (V2, {"res": "96", "precision": "bf16", "checkpoint_layers": 4}),
+    ]
+]
+
+CASES = REENTRANT + PLAIN
