@@ -1,4 +1,4 @@
-"""Checkpointing, re-entrant and not: families, precisions, loops, a part of the blocks, dropouts, frozen parts, stages."""
+"""Checkpointing, re-entrant and not: families, precisions, loops, a part of the blocks, dropouts, frozen parts."""
 
 from __future__ import annotations
 
