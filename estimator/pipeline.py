@@ -73,6 +73,7 @@ def play_settings(settings: TrainSettings, device: Device | None = None) -> Esti
             *scope.warnings(settings, plan, device.gpu.capability),
             *lora.warnings(played.step),
             *advice(played.step),
+            *scope.reentrant_warnings(settings, plan, played.step.without_gradient),
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
     )

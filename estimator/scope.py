@@ -25,6 +25,7 @@ __all__ = [
     "check_blocks",
     "check_labels",
     "phase_warnings",
+    "reentrant_warnings",
     "warnings",
 ]
 
@@ -41,6 +42,10 @@ def check(settings: TrainSettings) -> None:
     _check_optimizer(settings)
     _check_mixup(settings)
     strategy_of(settings).check(settings)
+    if settings.checkpoint_reentrant and (settings.gpus > 1 or settings.offload != "none"):
+        raise NotModelled(
+            "re-entrant checkpointing is modelled on one GPU without offload only; leave out --checkpoint-reentrant"
+        )
     if settings.num_classes == 1 and settings.loop == "trainer":
         raise NotModelled("one class makes transformers use a regression loss, which is not modelled; use two or more")
 
@@ -165,6 +170,20 @@ def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[
                 f"{pixels - rest} and {pixels - rest + step} are"
             )
     return tuple(found)
+
+
+def reentrant_warnings(settings: TrainSettings, plan: Plan, without_gradient: tuple[str, ...]) -> Iterator[str]:
+    """What re-entrant checkpointing does that nobody asks for; ``without_gradient`` are parameters that it cuts off."""
+    if without_gradient:
+        yield (
+            f"{len(without_gradient)} trainable parameters get no gradient, {without_gradient[0]} the first: "
+            "re-entrant checkpointing needs a trainable part in front of a block; leave out --checkpoint-reentrant"
+        )
+    if settings.checkpoint_reentrant and settings.loop == "trainer" and plan.model.library == "timm":
+        yield (
+            "Trainer's gradient_checkpointing_kwargs do not reach a model of timm: it checkpoints re-entrantly with "
+            "TIMM_REENTRANT_CKPT=1 only; else leave out --checkpoint-reentrant"
+        )
 
 
 #: A phase that can need more than a training step, and what makes it smaller.

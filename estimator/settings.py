@@ -135,6 +135,7 @@ class TrainSettings:
     train_samples: int | None = None
     grad_checkpointing: bool = False
     checkpoint_layers: int | None = None
+    checkpoint_reentrant: bool = False
     attn: Attention = "auto"
     sdpa_kernel: SdpaKernel = "auto"
     train: Train = "full"
@@ -182,6 +183,8 @@ class TrainSettings:
         _check_norm("clip_grad", self.clip_grad)
         if self.checkpoint_layers is not None and not self.grad_checkpointing:
             raise InvalidRequest("checkpoint_layers needs gradient checkpointing; add --grad-checkpointing")
+        if self.checkpoint_reentrant and not self.grad_checkpointing:
+            raise InvalidRequest("checkpoint_reentrant needs gradient checkpointing; add --grad-checkpointing")
         if self.eval_accum is not None and self.loop != "trainer":
             raise InvalidRequest(f"eval_accum is Trainer's; the {self.loop} loop lets nothing pile up: leave it out")
         if self.lora_targets is not None:

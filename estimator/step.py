@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from . import ops
 from .engine import Autocast, Module, Repeats, Run, Scope, Tensor, backward
 from .engine.autograd import ones_like
+from .errors import InvalidRequest
 from .families import Plan
 from .kernels import Kernels
 from .ledger import Ledger
@@ -61,6 +62,7 @@ class Step:
         self.optimizer = optimizer_of(settings.optim or "adamw_torch", kernels.torch, on_cpu=kernels.on_cpu)
         self.names: dict[str, object] = {}
         self.sizes: Sequence[int] = (settings.bs,) * settings.accum  # images of each micro-batch of a step
+        self.without_gradient: tuple[str, ...] = ()  # what re-entrant checkpointing cuts off
         self.repeats: Repeats | None = None  # where equal blocks share one play
         self._states = States(run, self.optimizer, self._embeddings())
         self.strategy = strategy(self)
@@ -89,11 +91,13 @@ class Step:
     def _checkpoint(self) -> None:
         if self.settings.grad_checkpointing:
             self.model.enable_checkpointing(self.settings.checkpoint_layers)
+            self.run.reentrant = self.settings.checkpoint_reentrant
 
     @property
     def updated(self) -> dict[str, Tensor]:
         """The parameters that get a gradient: an optimizer makes no state for the others."""
-        return {name: tensor for name, tensor in self.trained.items() if name not in self.scope.unused}
+        left_out = self.scope.unused.union(self.without_gradient)
+        return {name: tensor for name, tensor in self.trained.items() if name not in left_out}
 
     @property
     def updated_never(self) -> tuple[str, ...]:
@@ -164,12 +168,17 @@ class Step:
         """``loss.backward()``, through the scaler for fp16."""
         if self.autocast_dtype is DType.float16 and not self.scaler:
             self.scaler = self.scalars(2)
+        if not loss.requires_grad:
+            raise InvalidRequest("nothing that is trained gets a gradient; leave out --checkpoint-reentrant")
         scaled = ops.mul(loss, self.scaler[0]) if self.scaler else loss
         gradient = ones_like(scaled)
         self.run.in_backward = True
         backward(scaled, gradient)
         self.run.in_backward = False
         self.run.layer = "model"
+        if self.run.reentrant:  # whatever will ever get a gradient has one
+            got = {name for name, p in self.trained.items() if p.accumulator and p.accumulator.grad}
+            self.without_gradient = tuple(name for name in self.trained if name not in got | self.scope.unused)
         self.strategy.after_backward()
 
     def unscale(self) -> Tensor | None:

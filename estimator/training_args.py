@@ -57,6 +57,8 @@ def _reading(name: str, arguments: Mapping[str, Any]) -> Reading:
         "precision": (_precision(name, arguments), "fp16 and bf16"),
         "grad_checkpointing": (_checkpoints(arguments), "gradient_checkpointing"),
     }
+    if _checkpoints(arguments) and _is_reentrant(arguments):
+        found["checkpoint_reentrant"] = (True, "use_reentrant")
     found |= {setting: (arguments[field], field) for field, setting in _SETTINGS.items() if field in arguments}
     return Reading(
         name=name,
@@ -95,8 +97,19 @@ def _checkpoints(arguments: Mapping[str, Any]) -> bool:
     return bool(arguments.get("gradient_checkpointing") or arguments.get("activation_checkpointing"))
 
 
+def _is_reentrant(arguments: Mapping[str, Any]) -> bool:
+    """What torch.utils.checkpoint gets: False from transformers where nothing is handed on; else its own is True."""
+    options = arguments.get("activation_checkpointing_kwargs") or arguments.get("gradient_checkpointing_kwargs") or {}
+    handed_on = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
+    return bool(handed_on) and handed_on.get("use_reentrant") in (None, True)
+
+
+#: Options of transformers' own, and the value that changes nothing.
+_OWN_OPTIONS = {"every_n_layers": 1, "offload": False}
+
+
 def _checkpointing(options: Mapping[str, Any]) -> str:
-    usual = {"use_reentrant": False, "every_n_layers": 1, "offload": False}
+    usual = _OWN_OPTIONS
     other = [key for key, value in options.items() if key in usual and value != usual[key]]
     return f"is not modelled; leave out {', '.join(other)}" if other else ""
 

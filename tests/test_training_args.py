@@ -43,7 +43,7 @@ def test_a_file_on_the_command_line(tmp_path, capsys):
         ({**FILE, "fp16": True}, InvalidRequest, "both fp16 and bf16"),
         ({"learning": 1}, InvalidRequest, "no training argument"),
         ({**FILE, "per_device_train_batch_size": "8"}, InvalidRequest, "bs '8'"),
-        ({**FILE, "gradient_checkpointing_kwargs": {"use_reentrant": True}}, NotModelled, "leave out use_reentrant"),
+        ({**FILE, "gradient_checkpointing_kwargs": {"every_n_layers": 2}}, NotModelled, "leave out every_n_layers"),
         ({**FILE, "torch_empty_cache_steps": 4}, NotModelled, "empties the allocator's cache"),
         ({**FILE, "use_cpu": True}, NotModelled, "trains on the CPU"),
         ({**FILE, "optim": "sgd", "weight_decay": 0.01}, NotModelled, "copies the gradients"),
@@ -58,6 +58,29 @@ def test_what_cannot_be_obeyed_is_said(arguments, error, words):
 def test_harmless_options_of_checkpointing_are_taken():
     arguments = {**FILE, "gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
     assert TrainSettings.of(training_args=arguments).grad_checkpointing
+
+
+@pytest.mark.parametrize(
+    ("options", "reentrant"),
+    [
+        (None, False),
+        ({}, False),
+        ({"use_reentrant": False}, False),
+        ({"use_reentrant": True}, True),
+        ({"use_reentrant": None}, True),
+        ({"preserve_rng_state": False}, True),  # handed on without it: torch's own default
+        ({"every_n_layers": 1, "offload": False}, False),  # taken out: nothing is handed on
+    ],
+)
+def test_checkpointing_is_re_entrant_where_torch_is_told_or_left_to_choose(options, reentrant):
+    arguments = {**FILE, "gradient_checkpointing": True, "gradient_checkpointing_kwargs": options}
+    settings = TrainSettings.of(training_args=arguments)
+    assert (settings.grad_checkpointing, settings.checkpoint_reentrant) == (True, reentrant)
+
+
+def test_options_of_checkpointing_mean_nothing_without_it():
+    settings = TrainSettings.of(training_args={**FILE, "gradient_checkpointing_kwargs": {"use_reentrant": True}})
+    assert not settings.checkpoint_reentrant
 
 
 def test_what_transformers_itself_writes():

@@ -80,7 +80,7 @@ def build_model(settings: TrainSettings, device: str = "meta") -> Built:
         built.model.to(DTYPES[settings.precision])
     built = _select_trained(built, settings, device)
     if settings.grad_checkpointing:
-        _checkpoint(built, settings.checkpoint_layers)
+        _checkpoint(built, settings.checkpoint_layers, reentrant=settings.checkpoint_reentrant)
     return built
 
 
@@ -179,11 +179,14 @@ def _without_checkpointing(built: Built) -> str:
     )
 
 
-def _checkpoint(built: Built, first: int | None) -> None:
+def _checkpoint(built: Built, first: int | None, *, reentrant: bool) -> None:
     """The library's own switch; with ``first``, the same checkpoint function on the first blocks only."""
     if built.library == "transformers":
-        build_transformers.enable_checkpointing(built.library_model, first)
+        build_transformers.enable_checkpointing(built.library_model, first, reentrant=reentrant)
         return
+    from timm.layers.config import set_reentrant_ckpt
+
+    set_reentrant_ckpt(reentrant)  # global, and read whenever a block is checkpointed
     try:
         built.core.set_grad_checkpointing(True)
     except (AssertionError, AttributeError) as error:  # classes without it assert that nobody asks, or have no switch

@@ -101,12 +101,12 @@ def _size(config: Any) -> tuple[int, int]:
     return (int(size[0]), int(size[1])) if isinstance(size, (tuple, list)) else (int(size), int(size))
 
 
-def enable_checkpointing(model: Any, first: int | None) -> None:
+def enable_checkpointing(model: Any, first: int | None, *, reentrant: bool = False) -> None:
     """``gradient_checkpointing_enable()``; with ``first``, switched off again behind the first layers."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     try:
-        model.gradient_checkpointing_enable()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
     except ValueError as error:
         raise InvalidRequest(
             f"{type(model).__name__} has no gradient checkpointing; leave it out and lower --bs with --accum, or "

@@ -37,6 +37,6 @@ class LinearClassifier(nn.Module):
             loss = loss_function(labels, logits, self.base_config, **kwargs)
         return ImageClassifierOutput(loss=loss, logits=logits)
 
-    def gradient_checkpointing_enable(self) -> None:
+    def gradient_checkpointing_enable(self, **kwargs: Any) -> None:
         """The base model's own switch."""
-        getattr(self, self.base_name).gradient_checkpointing_enable()
+        getattr(self, self.base_name).gradient_checkpointing_enable(**kwargs)

@@ -25,6 +25,7 @@ from .loops import LOOPS, Job
 from .measurement import Measurement
 from .optim import make_optimizer
 from .phases import eval_sizes, last_sizes, on_host
+from .segments import marked
 from .summary import summarise
 from .versions import versions
 from .watch import Watch
@@ -76,7 +77,7 @@ def rehearse(settings: TrainSettings, *, cuda: bool = True) -> Rehearsal:
             last_sizes=last_sizes(settings),
             eval_sizes=eval_sizes(settings, built) if cuda else (),
         )
-        with named_refusals(settings, "trained"), watch.tracker, semantics.active():
+        with named_refusals(settings, "trained"), marked(watch.tracker), watch.tracker, semantics.active():
             LOOPS[settings.loop](job, watch)
     return Rehearsal(
         library=built.library,
@@ -106,7 +107,7 @@ def _followed(settings: TrainSettings, checkpoint: dict[str, Any] | None) -> Wat
     watch = Watch(built, optimizer)
     semantics = CudaSemantics(watch.tracker, SdpaChoice(kernel=settings.sdpa_kernel))
     job = Job(settings=settings, built=built, optimizer=optimizer, device=DEVICE, checkpoint=checkpoint, num_steps=1)
-    with named_refusals(settings, "trained"), watch.tracker, semantics.active():
+    with named_refusals(settings, "trained"), marked(watch.tracker), watch.tracker, semantics.active():
         LOOPS[settings.loop](job, watch)
     return watch
 

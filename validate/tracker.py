@@ -128,7 +128,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def leave(self) -> None:
         """The forward pass left the module entered last."""
         self._modules.pop()
-        self._mark(self._modules[-1] if self._modules else MODEL)
+        self._mark(self._layer())
+
+    def recompute(self) -> None:
+        """A re-entrant segment runs again: the graph that it makes belongs to its node's layer, unless modules say
+        otherwise."""
+        self._mark(self._layer())
 
     def _mark(self, layer: str) -> None:
         """Nodes of the graph made from here on belong to ``layer``: sequence numbers only grow."""
@@ -171,7 +176,7 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._inheritance = None
 
     def _may_take_over(self) -> bool:
-        return self.phase == "backward" and not torch.is_grad_enabled()
+        return self.phase == "backward" and not torch.is_grad_enabled() and not self._modules
 
     def _expect_inheritance(self, operand: Any, result: Tensor) -> None:
         if not isinstance(operand, Tensor) or operand.shape != result.shape or operand.dtype != result.dtype:
@@ -202,9 +207,12 @@ class Tracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "activations" if self.phase == "forward" or self._recomputing() else "temporaries"
 
     def _recomputing(self) -> bool:
-        """Checkpointing runs the forward again inside a node; before the first node, gradients are on as well."""
+        """Checkpointing runs the forward again inside a node; before the first node, gradients are on as well.
+
+        A re-entrant segment inside another runs there without gradients first.
+        """
         inside = torch._C._current_autograd_node() is not None
-        return self.phase == "backward" and torch.is_grad_enabled() and inside
+        return self.phase == "backward" and inside and (torch.is_grad_enabled() or bool(self._modules))
 
     def _died(self, key: int) -> None:
         event = self._live.pop(key)

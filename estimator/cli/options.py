@@ -74,6 +74,7 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
     "Memory": _rows(
         ("grad_checkpointing", None, "activation checkpointing, as the model's library does it"),
         ("checkpoint_layers", "N", "checkpoint the first N blocks only"),
+        ("checkpoint_reentrant", None, "checkpoint with use_reentrant=True: TIMM_REENTRANT_CKPT=1, transformers 4"),
         ("attn", None, "attention implementation"),
         ("sdpa_kernel", None, "the CUDA kernel behind sdpa"),
     ),

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from sys import getrefcount
 from typing import NamedTuple
 
+from ..errors import InvalidRequest
 from ..units import DType
 from .checkpoint import Held
+from .input_buffer import add
 from .run import Run
-from .tensor import Shape, Tensor, contiguous_strides, is_dense, pointwise_strides
+from .tensor import Shape, Tensor, contiguous_strides
 
 __all__ = [
     "AccumulateGrad",
@@ -25,6 +27,7 @@ __all__ = [
     "ones_like",
     "record",
     "record_all",
+    "run_graph",
     "sum_to",
 ]
 
@@ -42,9 +45,12 @@ class Edge(NamedTuple):
 
 
 class Node:
-    """One recorded operator: ``saved`` lives until its backward has run and its outputs were cast and reduced."""
+    """One recorded operator: ``saved`` lives until its backward has run and its outputs were cast and reduced.
 
-    __slots__ = ("edges", "function", "layer", "num_inputs", "saved", "sequence")
+    ``context`` is what lives as long as the node itself: until nothing holds the graph any more.
+    """
+
+    __slots__ = ("context", "edges", "function", "layer", "num_inputs", "saved", "sequence")
 
     def __init__(
         self,
@@ -61,6 +67,7 @@ class Node:
         self.num_inputs = num_inputs
         self.layer = layer
         self.sequence = sequence
+        self.context: object = None
 
 
 class AccumulateGrad:
@@ -68,6 +75,8 @@ class AccumulateGrad:
 
     __slots__ = ("grad", "layer", "num_inputs", "rank", "shape", "strides")
     edges: tuple[Edge | None, ...] = ()
+    #: What a gradient is from now on; None: what it was.
+    kind: str | None = "gradients"
 
     def __init__(self, parameter: Tensor) -> None:
         self.num_inputs = 1
@@ -95,7 +104,7 @@ class AccumulateGrad:
             grad = buffer[0]
         else:
             grad = Tensor.empty(run, self.shape, buffer[0].dtype, strides=self.strides)
-        grad.storage.relabel(kind="gradients")
+        grad.storage.relabel(kind=self.kind)
         self.take(grad.detach())
 
     def take(self, grad: Tensor) -> None:
@@ -171,26 +180,28 @@ def edge_to(x: Tensor | None) -> Edge | None:
 
 def backward(loss: Tensor, gradient: Tensor) -> None:
     """Run the graph behind ``loss`` and drop what it saved."""
-    assert loss.node is not None, "backward() needs a loss that depends on a parameter"
-    dependencies = _count_dependencies(loss.node)
+    edge = edge_to(loss)
+    assert edge is not None, "backward() needs a loss that depends on a parameter"
+    outputs: list[Tensor | None] = [gradient]
+    del loss, gradient
+    run_graph((edge,), outputs)
+
+
+def run_graph(edges: tuple[Edge | None, ...], outputs: list[Tensor | None]) -> None:
+    """``Engine::execute`` from a root with these edges and outputs, which it empties."""
+    dependencies = _count_dependencies(edges)
     buffers: dict[Node | AccumulateGrad, list[Tensor | None]] = {}
-    start: list[Tensor | None] = [None] * loss.node.num_inputs
-    start[loss.output_nr] = gradient
-    ready: list[tuple[int, Node, list[Tensor | None]]] = [(0, loss.node, start)]
+    ready: list[tuple[int, Node, list[Tensor | None]]] = []
     leaves: list[AccumulateGrad] = []  # ready at once: their sequence number is higher than any node's
-    del loss, gradient, start
-    while ready:
-        _, node, grads = heapq.heappop(ready)
-        outputs = _call(node, grads)
-        del grads
-        for i, edge in enumerate(node.edges):
+    while True:
+        for i, edge in enumerate(edges):
             if edge is None:
                 continue
             target = edge.node
             buffer = buffers.get(target)
             if buffer is None:
                 buffer = buffers[target] = [None] * target.num_inputs
-            _add(buffer, edge.input_nr, outputs, i)
+            add(buffer, edge.input_nr, outputs, i)
             del buffer
             dependencies[target] -= 1
             if dependencies[target]:
@@ -199,28 +210,37 @@ def backward(loss: Tensor, gradient: Tensor) -> None:
                 leaves.append(target)
             else:
                 heapq.heappush(ready, (-target.sequence, target, buffers.pop(target)))
-        del outputs, node
+        del outputs
         while leaves:
             target = leaves.pop(0)
             target.accumulate(buffers.pop(target))
+        if not ready:
+            return
+        _, node, grads = heapq.heappop(ready)
+        outputs, edges = _call(node, grads), node.edges
+        del grads, node
 
 
-def _count_dependencies(root: Node) -> dict[Node | AccumulateGrad, int]:
+def _count_dependencies(root: tuple[Edge | None, ...]) -> dict[Node | AccumulateGrad, int]:
     counts: dict[Node | AccumulateGrad, int] = {}
-    todo: list[Node | AccumulateGrad] = [root]
+    todo = [root]
     while todo:
-        for edge in todo.pop().edges:
+        for edge in todo.pop():
             if edge is not None:
                 seen = counts.get(edge.node, 0)
                 counts[edge.node] = seen + 1
                 if not seen:
-                    todo.append(edge.node)
+                    todo.append(edge.node.edges)
     return counts
 
 
 def _call(node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
     """Engine::call_function: the kernels, then ``validate_outputs``, and only then the saved tensors go."""
-    assert node.function is not None, "a graph can be run backward once"
+    if node.function is None:
+        raise InvalidRequest(
+            "every block runs backward through the graph of a tensor that all of them share, and it is gone after the "
+            "first: with use_reentrant=True this model cannot be trained; leave out --checkpoint-reentrant"
+        )
     run = None
     for grad in grads:
         if grad is not None:
@@ -253,26 +273,6 @@ def _validated(outputs: list[Tensor | None], i: int, edge: Edge) -> Tensor:
     if output.shape != edge.shape:
         output = sum_to(output, edge.shape)
     return to(output, edge.dtype)
-
-
-def _add(buffer: list[Tensor | None], position: int, outputs: list[Tensor | None], i: int) -> None:
-    """InputBuffer::add. The sum reuses the first gradient's memory when the buffer is its only owner.
-
-    A view's base owns the memory too: also without grad mode, the view remembers it (VariableTypeUtils.h, as_view).
-    """
-    new, outputs[i] = outputs[i], None
-    if new is None:
-        return
-    if buffer[position] is None:
-        buffer[position] = new
-        return
-    old_is_ours = getrefcount(buffer[position]) == 2 and getrefcount(buffer[position].storage) == 2  # type: ignore[union-attr]
-    old = buffer[position]
-    assert old is not None
-    if old_is_ours and not old.is_view and is_dense(old.shape, old.strides):
-        return
-    strides = pointwise_strides(old.shape, (old, new))
-    buffer[position] = Tensor.empty(old.run, old.shape, old.dtype, strides=strides)
 
 
 def sum_to(x: Tensor, shape: Shape) -> Tensor:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..units import DType
 from .autograd import AccumulateGrad
 from .checkpoint import checkpoint
+from .reentrant import checkpoint_reentrant
 from .run import Run
 from .tensor import Shape, Tensor
 
@@ -152,6 +153,10 @@ class Module:
     blocks: Sequence[Module]
     #: Whether a call keeps only its arguments and is run again in the backward pass.
     checkpointed = False
+    #: What the library hands a checkpointed call by keyword: all but the first argument.
+    keywords: tuple[str, ...] = ()
+    #: Whether the keywords are bound to the function that is checkpointed (transformers); else torch gets them (timm).
+    binds_keywords = False
     #: Set where equal blocks share one play.
     repeats: Repeats | None = None
 
@@ -164,7 +169,9 @@ class Module:
 
     def play(self, args: tuple[Any, ...]) -> Any:
         """A call of this very module."""
-        return checkpoint(self, args) if self.checkpointed else self.run_forward(args)
+        if not self.checkpointed:
+            return self.run_forward(args)
+        return checkpoint_reentrant(self, args) if self.run.reentrant else checkpoint(self, args)
 
     def run_forward(self, args: tuple[Any, ...]) -> Any:
         """``forward`` under this module's row of the per-layer table."""

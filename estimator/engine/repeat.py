@@ -67,7 +67,8 @@ class Repeats:
         number, parameters = kind.blocks[id(block)]
         trains = run.grad_enabled and any(p.requires_grad for p in parameters)
         others = any(x.requires_grad for x in _tensors(args[1:]))
-        if not kind.repeats or run.frame is not None or others or (trains and not args[0].requires_grad):
+        inside = run.frame is not None or run.num_segments > 0
+        if not kind.repeats or inside or others or (trains and not args[0].requires_grad):
             return block.play(args)
         state = _state(run, args, parameters)
         known = kind.forwards.get(state)

@@ -65,9 +65,11 @@ class Run:
         "layer",
         "lt_handles",
         "num_gradients",
+        "num_segments",
         "parameter_dtype",
         "phases",
         "products",
+        "reentrant",
         "releases",
         "sequence",
         "side",
@@ -88,6 +90,8 @@ class Run:
         self.use_hook: Callable[[AccumulateGrad], None] | None = None  # runs where an operator takes a leaf
         self.grad_hook: Callable[[AccumulateGrad], None] | None = None  # runs after a leaf has taken or added
         self.frame: Frame | None = None
+        self.reentrant = False  # how segments are checkpointed
+        self.num_segments = 0  # re-entrant ones that are running, one inside the other
         self.attention_kernel: str | None = None
         self.sequence = 0  # of the last autograd node
         self.in_backward = False

@@ -170,6 +170,8 @@ def _mlp(scope: Scope, config: EvaBlockConfig) -> Module:
 class EvaBlock(Module):
     """Pre-norm block; its LayerScale is a parameter of the block itself."""
 
+    keywords = ("rope", "attn_mask", "is_causal")
+
     def __init__(self, scope: Scope, config: EvaBlockConfig) -> None:
         super().__init__(scope)
         norm, scaled = NORMS[config.norm_layer], config.init_values is not None
@@ -195,6 +197,8 @@ class EvaBlock(Module):
 
 class EvaBlockPostNorm(Module):
     """Norm at the end of each residual branch."""
+
+    keywords = ("rope", "attn_mask", "is_causal")
 
     def __init__(self, scope: Scope, config: EvaBlockConfig) -> None:
         super().__init__(scope)

@@ -71,6 +71,9 @@ class Attention(Module):
 class Layer(Module):
     """``BeitLayer``: pre-norm, LayerScale, and stochastic depth that grows with the layer."""
 
+    keywords = ("attention_mask",)
+    binds_keywords = True
+
     def __init__(self, scope: Scope, config: Config, rate: float) -> None:
         super().__init__(scope)
         width = config.hidden_size

@@ -131,6 +131,9 @@ class Intermediate(Module):
 class Layer(Module):
     """``Data2VecVisionLayer``: the attention's output is held to the end, before and after its scale."""
 
+    keywords = ("relative_position_bias",)
+    binds_keywords = True
+
     def __init__(self, scope: Scope, config: Config, rate: float) -> None:
         super().__init__(scope)
         width = config.hidden_size

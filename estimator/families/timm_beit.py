@@ -194,6 +194,8 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None) ->
 class Block(Module):
     """Pre-norm block; ``gamma_1`` and ``gamma_2`` are its own parameters."""
 
+    keywords = ("shared_rel_pos_bias",)
+
     def __init__(self, scope: Scope, config: Config, rate: float) -> None:
         super().__init__(scope)
         dim, norm = config.embed_dim, NORMS[config.norm_layer]

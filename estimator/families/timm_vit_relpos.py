@@ -174,6 +174,8 @@ class RelPosAttention(Module):
 class RelPosBlock(Module):
     """Pre-norm block."""
 
+    keywords = ("shared_rel_pos",)
+
     def __init__(self, scope: Scope, config: Config, rate: float) -> None:
         super().__init__(scope)
         dim, norm, block = config.embed_dim, NORMS[config.norm_layer], config.block(rate)
@@ -197,6 +199,8 @@ def _identity(x: Tensor) -> Tensor:
 
 class ResPostRelPosBlock(Module):
     """Norm at the end of each residual branch, no layer scale."""
+
+    keywords = ("shared_rel_pos",)
 
     def __init__(self, scope: Scope, config: Config, rate: float) -> None:
         super().__init__(scope)

@@ -38,6 +38,7 @@ def _play(step: Step) -> None:
             step.zero_grad()
         step.start("backward")
         step.backward(named(step, "loss"))
+        step.names["loss"] = named(step, "loss").detach()  # what training_step returns: the graph is gone
     step.start("optimizer_step")
     if step.strategy.updates:
         step.strategy.update()

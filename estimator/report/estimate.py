@@ -92,7 +92,8 @@ def request_line(estimate: Estimate) -> str:
     parts = [f"{model.name} ({model.library})", f"{height}x{width} px", f"{bs} image{'' if bs == 1 else 's'}"]
     parts += [str(request[name]) for name in ("precision", "optim") if request.get(name)]
     if request.get("grad_checkpointing"):
-        parts.append("gradient checkpointing")
+        reentrant = "re-entrant " if request.get("checkpoint_reentrant") else ""
+        parts.append(f"{reentrant}gradient checkpointing")
     if request.get("gpus", 1) != 1:
         parts.append(f"{request['gpus']} GPUs ({request.get('parallel')}), figures per GPU")
     return ", ".join(parts)
