@@ -42,10 +42,6 @@ class RanksMeasurement:
         return {"tensor_bytes": max(self.phases.values()), **unseen}
 
     @property
-    def device(self) -> str:
-        return f"{self.num_ranks} processes on the CPU"
-
-    @property
     def kinds(self) -> Mapping[str, int]:
         return {}
 
