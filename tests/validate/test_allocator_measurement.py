@@ -11,7 +11,7 @@ from vitmem.report.comparison import comparison_report
 from vitmem.report.formats import renderer
 from vitmem.result import PhasePeak
 from vitmem.validate.compare import compare
-from vitmem.validate.measurement import AllocatorMeasurement
+from vitmem.validate.allocator_measurement import AllocatorMeasurement
 
 SEEN = {
     "allocated_bytes": 2000,
@@ -21,7 +21,13 @@ SEEN = {
     "num_alloc_retries": 2,
     "left_bytes": 0,
 }
-FAILED = {"message": "CUDA out of memory. Tried ...", "phase": "backward", "step": 0, "num_alloc_retries": 1}
+FAILED = {
+    "message": "CUDA out of memory. Tried ...",
+    "phase": "backward",
+    "step": 0,
+    "num_alloc_retries": 1,
+    "needed_bytes": 3 * 2**20,
+}
 
 
 def measurement(**document):
@@ -95,7 +101,8 @@ def test_the_report_of_running_out_says_where_and_repeats_the_allocator():
     text = renderer(".txt")(
         comparison_report(compare(estimate(fits="no"), measurement(out_of_memory=FAILED)).to_dict())
     )
-    assert text.startswith("Passed: out of memory on the null backend in backward of step 1, as estimated.")
+    assert text.startswith("Passed: out of memory on the null backend in backward of step 1, as estimated:")
+    assert "needed at least 3.0 MiB, the estimate said" in text.replace("\n", " ")
     assert FAILED["message"] in text
     unforeseen = compare(estimate(fits="yes"), measurement(out_of_memory={**FAILED, "step": None, "phase": "setup"}))
     text = renderer(".txt")(comparison_report(unforeseen.to_dict()))
