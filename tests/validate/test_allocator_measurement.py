@@ -10,8 +10,8 @@ from factories import make_estimate
 from vitmem.report.comparison import comparison_report
 from vitmem.report.formats import renderer
 from vitmem.result import PhasePeak
-from vitmem.validate.compare import compare
 from vitmem.validate.allocator_measurement import AllocatorMeasurement
+from vitmem.validate.compare import compare
 
 SEEN = {
     "allocated_bytes": 2000,
