@@ -37,6 +37,7 @@ class Watch:
         self._starts: list[int] = []
         self._owned = {id(p): name for name, p in built.model.named_parameters()}
         self._adopt_model()
+        self.stepped()  # Adagrad's states are made with it
 
     @property
     def events(self) -> list[Allocation]:
