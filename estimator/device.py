@@ -137,7 +137,7 @@ def verdict(device: Device, runs: Sequence[Run]) -> tuple[Mapping[str, Any] | No
     worst = max(outcomes, key=lambda outcome: (_ORDER.index(outcome.fits), outcome.replay.reserved_bytes))
     document = {
         "gpu": device.name,
-        "usable_bytes": usable,
+        "usable_bytes": max(usable, 0),
         "fits": worst.fits,
         "headroom_bytes": usable - max(outcome.replay.reserved_bytes for outcome in outcomes),
         "num_alloc_retries": max(outcome.replay.num_retries for outcome in outcomes),

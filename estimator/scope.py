@@ -155,6 +155,12 @@ def assumptions(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tup
 def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[str, ...]:
     """What the user may not expect; ``sm`` is the compute capability."""
     found = [*settings.notes, *strategy_of(settings).warnings(settings)]
+    images = settings.bs * settings.accum * settings.gpus
+    if settings.train_samples is not None and settings.train_samples < images:
+        found.append(
+            f"an epoch of {settings.train_samples} images is less than a step of {images}; the figures are those of a "
+            "full step"
+        )
     if sm < (8, 0) and "bf16" in settings.precision:
         found.append(
             f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, slowly, and attention falls back "

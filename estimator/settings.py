@@ -64,7 +64,7 @@ _RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop", "lora_dropout", 
 _OF_LORA = ("lora_rank", "lora_dropout", "lora_targets")
 
 #: Fields that the user's files fill.
-_FROM_FILES = frozenset({"notes", "zero_options"})
+_FROM_FILES = frozenset({"notes"})
 
 _TEXTS = {
     "model": "google/vit-base-patch16-224",
@@ -203,6 +203,8 @@ class TrainSettings:
                 raise InvalidRequest(f"unknown setting {name!r}{did_you_mean(name, known)}")
         if model is not None:
             settings["model"] = os.fspath(model) if isinstance(model, os.PathLike) else model
+        if isinstance(settings.get("zero_options"), Mapping):  # as to_dict() spells it
+            settings["zero_options"] = tuple(settings["zero_options"].items())
         if settings.get("training_args") is not None:
             from .training_args import read
 

@@ -106,9 +106,14 @@ def _does_not_fit(estimate: Estimate, what: str) -> DoesNotFit:
     assert peak.device_high_bytes is not None
     low, high = (format_bytes(size - peak.reserved_bytes) for size in (peak.device_low_bytes, peak.device_high_bytes))
     needed = format_bytes(verdict["usable_bytes"] - verdict["headroom_bytes"])  # in the phase that takes the most
+    in_evaluation = verdict.get("phase") == "evaluation"
+    advice = (
+        "its evaluation takes the most: try a smaller --eval-bs, or --eval-accum"
+        if in_evaluation
+        else "try --grad-checkpointing, a 16-bit --precision or a smaller model"
+    )
     return DoesNotFit(
-        f"{what} does not fit {verdict['gpu']}: it reserves {needed} beside a CUDA "
-        f"context of {low} to {high}; try --grad-checkpointing, --precision bf16 or a smaller model"
+        f"{what} does not fit {verdict['gpu']}: it reserves {needed} beside a CUDA context of {low} to {high}; {advice}"
     )
 
 

@@ -71,9 +71,17 @@ def sweep_settings(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) 
         raise InvalidRequest(f"{size} combinations are too many; at most {_MAX_ROWS} are estimated")
     for name, values in axes.items():
         for value in values:
-            TrainSettings.of(**{**_without(fixed, axes), name: value})
+            _check(_without(fixed, axes), name, value)
     combinations = (dict(zip(axes, values)) for values in itertools.product(*axes.values()))
     return Sweep(axes=dict(axes), rows=tuple(_row(fixed, values) for values in combinations))
+
+
+def _check(fixed: Mapping[str, Any], name: str, value: Any) -> None:
+    """A value that is wrong alone and beside what is fixed is wrong in every combination."""
+    try:
+        TrainSettings.of(**{**fixed, name: value})
+    except InvalidRequest:
+        TrainSettings.of(**{name: value})
 
 
 def _without(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

@@ -101,3 +101,18 @@ def test_settings_are_not_changed():
 def test_whether_it_fits_is_what_the_estimate_says(settings, memory):
     asked = {"model": "test_vit", "res": 224, "memory": memory, **settings}
     assert pipeline.fits(TrainSettings.of(**asked)) == fits(**asked)
+
+
+def test_the_end_of_the_search_is_no_answer(capsys):
+    assert main(("solve", "bs", "test_vit", "--memory", "100000TiB")) == 0
+    assert "nothing larger was tried" in capsys.readouterr().out
+
+
+def test_an_evaluation_that_does_not_fit_is_named(capsys):
+    assert main(("solve", "bs", "test_vit", "--gpu", "t4", "--eval-bs", "10000000")) == 3
+    assert "--eval-bs" in capsys.readouterr().err
+
+
+def test_sizes_beyond_any_machine_are_refused(capsys):
+    assert main(("estimate", "test_vit", "--num-classes", "100000000000000000000")) == 2
+    assert "128 PiB" in capsys.readouterr().err

@@ -45,3 +45,19 @@ def test_the_command_line(capsys):
     assert "4 combinations, 4 of them fit." in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert main(("sweep", "test_vit", "--bs", "4")) == 2
+
+
+def test_lists_of_texts_of_stages_and_of_what_needs_another_setting(capsys):
+    assert main(("sweep", "test_vit", "--bs", "1", "--torch", "2.10,2.14", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["axes"] == {"torch": ["2.10", "2.14"]}
+    line = ("sweep", "test_vit", "--bs", "1", "--gpus", "2", "--precision", "bf16")
+    assert main((*line, "--zero", "1,2", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["axes"] == {"parallel": ["zero1", "zero2"]}
+    sweep = sweep_settings({"model": "test_vit", "bs": 1, "lora_rank": 4}, {"train": ["lora", "full"]})
+    assert [row.error is None for row in sweep.rows] == [True, False]
+
+
+def test_a_sweep_without_a_figure_or_with_a_hole_is_no_success(capsys):
+    assert main(("sweep", "test_vit", "--compile", "--bs", "1,2")) == 4
+    assert main(("sweep", "test_vit", "--bs", "1,,4")) == 2
+    assert "empty value" in capsys.readouterr().err

@@ -95,3 +95,10 @@ def test_settings_survive_json_without_their_files():
     again = TrainSettings.from_dict(json.loads(json.dumps(settings.to_dict())))
     assert again.to_dict() == settings.to_dict()
     assert (again.training_args, again.res) == ("the training arguments", (64, 32))
+
+
+def test_a_request_is_a_call():
+    estimate = vitmem.estimate("test_vit", bs=2, train_samples=1)
+    assert any("less than a step" in line for line in estimate.warnings)
+    again = vitmem.estimate(**estimate.request)
+    assert again.peak == estimate.peak

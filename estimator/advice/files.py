@@ -81,7 +81,7 @@ class Folder:
 
 def write_plan(plan: Plan, gpu: str, folder: Folder) -> list[Path]:
     """Write every file of ``plan``; each appears whole or not at all."""
-    settings = TrainSettings.of(**{name: value for name, value in plan.settings.items() if name != "training_args"})
+    settings = TrainSettings.from_dict(plan.settings)
     model, _ = resolved(settings)
     _refuse(settings, model)
     values = _values(plan, gpu, settings, model)

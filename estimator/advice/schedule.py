@@ -61,7 +61,9 @@ def schedule_settings(
     Raises InvalidRequest where a resolution leaves a remainder over the model's patches, or the library refuses it, and
     DoesNotFit where no plan of a phase does.
     """
-    if len(resolutions) != len(epochs) or not resolutions:
+    if not resolutions or not epochs:
+        raise InvalidRequest("a schedule needs its resolutions and their epochs, such as --res 224,384 --epochs 60,20")
+    if len(resolutions) != len(epochs):
         raise InvalidRequest(f"{len(resolutions)} resolutions need as many numbers of epochs, not {len(epochs)}")
     for count in epochs:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -71,7 +73,7 @@ def schedule_settings(
         _check_size(dataclasses.replace(settings, res=size))
     plans = [_plan(dataclasses.replace(settings, res=size), effective_batch) for size in sizes]
     trials = Trials(settings)
-    seconds = [trials(TrainSettings.of(**plan.settings)).seconds for plan in plans]
+    seconds = [trials(TrainSettings.from_dict(plan.settings)).seconds for plan in plans]
     phases = tuple(
         Phase(
             res=size,

@@ -18,6 +18,9 @@ from ..settings import TrainSettings
 from .axes import Axis
 from .trials import Trial, Trials
 
+#: Larger micro-batches and more micro-steps are not tried.
+_MAX_BS, _MAX_ACCUM = 1 << 20, 1024
+
 __all__ = ["Family", "Found", "Grid", "batches", "checked_share", "product_of", "search", "singles_of", "with_batch"]
 
 
@@ -42,9 +45,11 @@ class Family(NamedTuple):
 
 
 def batches(settings: TrainSettings, per_gpu: int) -> list[int]:
-    """The micro-batches that make up ``per_gpu`` images in whole micro-steps, the smallest first."""
+    """The micro-batches that make up ``per_gpu`` images in whole micro-steps, the smallest first: up to a million
+    images, in up to a thousand micro-steps."""
     step = 2 if settings.mixup and settings.loop == "timm" else 1  # timm mixes the halves of a batch
-    return [bs for bs in range(step, per_gpu + 1, step) if per_gpu % bs == 0]
+    first = -(-per_gpu // (_MAX_ACCUM * step)) * step
+    return [bs for bs in range(max(first, step), min(per_gpu, _MAX_BS) + 1, step) if per_gpu % bs == 0]
 
 
 def with_batch(settings: TrainSettings, bs: int, per_gpu: int) -> TrainSettings:

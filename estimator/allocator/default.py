@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 
+from ..errors import InvalidRequest
 from .block import MIN_BLOCK, SMALL_SIZE, segment_size
 
 __all__ = ["DefaultAllocator"]
@@ -110,7 +111,8 @@ class DefaultAllocator:
         self.max_reserved = max(self.max_reserved, self.reserved)
         start, length = self._top, num_bytes // MIN_BLOCK
         self._top += length + 1
-        assert self._top <= _ADDRESS
+        if self._top > _ADDRESS:
+            raise InvalidRequest("this takes more than 128 PiB; make batch, resolution or model smaller")
         self._segments[start] = self._stops[start] = start + length
         self._starts[start + length] = start
         return length << _BITS | start

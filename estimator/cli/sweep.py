@@ -6,12 +6,14 @@ from typing import Any
 
 import click
 
+from ..errors import InvalidRequest, NotModelled
 from .options import SectionedCommand, model_argument, setting_options, values_of
 from .output import emit, json_option, out_options, target_of
 
 __all__ = ["command"]
 
-#: Settings whose single value may hold commas.
+#: Settings whose values are text, though they look like numbers, and those whose single value may hold commas.
+_TEXTS = frozenset({"torch", "memory"})
 _NEVER_A_LIST = frozenset({"alloc_conf", "lora_targets", "training_args", "deepspeed"})
 
 
@@ -20,7 +22,7 @@ _NEVER_A_LIST = frozenset({"alloc_conf", "lora_targets", "training_args", "deeps
 @setting_options
 @json_option
 @out_options
-def command(*, model: str | None, as_json: bool, out: str | None, force: bool, **given: Any) -> None:
+def command(*, model: str | None, as_json: bool, out: str | None, force: bool, **given: Any) -> int:
     """A grid: every option takes several values with commas between, and each combination is estimated.
 
     vitmem sweep vit_base_patch16_224 --res 224,384,512 --bs 8,16,32 --precision fp32,bf16 --gpu rtx4090
@@ -28,15 +30,19 @@ def command(*, model: str | None, as_json: bool, out: str | None, force: bool, *
     Exit codes: 0 done, 2 bad usage, 4 cannot say.
     """
     target = target_of(out, force)
+    if "," in str(given.get("zero")):  # short for values of --parallel
+        given["parallel"] = ",".join(f"zero{stage.strip()}" for stage in given.pop("zero").split(","))
     fixed, axes = _split(values_of(model, given))
     from ..report.sweep import sweep_report
     from ..sweep import sweep_settings
 
-    emit(sweep_report(sweep_settings(fixed, axes)), as_json=as_json, target=target)
+    sweep = sweep_settings(fixed, axes)
+    emit(sweep_report(sweep), as_json=as_json, target=target)
+    return 0 if any(row.estimate is not None for row in sweep.rows) else NotModelled.exit_code
 
 
 def _split(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    lists = {name: _items(value) for name, value in values.items() if _is_list(name, value)}
+    lists = {name: _items(name, value) for name, value in values.items() if _is_list(name, value)}
     return {name: value for name, value in values.items() if name not in lists}, lists
 
 
@@ -44,8 +50,11 @@ def _is_list(name: str, value: Any) -> bool:
     return name not in _NEVER_A_LIST and isinstance(value, str) and "," in value
 
 
-def _items(value: str) -> list[Any]:
-    return [_number(item.strip()) for item in value.split(",") if item.strip()]
+def _items(name: str, value: str) -> list[Any]:
+    items = [item.strip() for item in value.split(",")]
+    if not all(items):
+        raise InvalidRequest(f"{value!r} has an empty value between its commas")
+    return [item if name in _TEXTS else _number(item) for item in dict.fromkeys(items)]
 
 
 def _number(text: str) -> Any:

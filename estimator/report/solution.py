@@ -18,6 +18,10 @@ _WORDS: Mapping[str, str] = {
 }
 
 
+#: The search ends somewhere.
+_UNBOUNDED = "{} fits {}; nothing larger was tried."
+
+
 class Solved(Protocol):
     """What a report shows of a solution."""
 
@@ -46,8 +50,9 @@ def solution_report(solution: Solved) -> Report:
     )
     assert found.verdict is not None
     shown = str(_asked(found, solution.what))
+    words = _WORDS[solution.what] if solution.next is not None or solution.what == "gpu" else _UNBOUNDED
     return Report(
-        headline=_WORDS[solution.what].format(shown, found.verdict["gpu"]),
+        headline=words.format(shown, found.verdict["gpu"]),
         subtitle=(request_line(found),),
         tables=(
             Table(
