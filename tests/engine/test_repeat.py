@@ -44,7 +44,7 @@ def hold_course(settings: dict[str, Any]) -> None:
     """:func:`hold`, for what comes after the steps, too."""
     plan, found = plan_of(settings)
     course = Played(plan, found).course
-    assert course == train(plan, found, evaluates=course.evaluation is not None).course
+    assert course == train(play_once(plan, found), evaluates=course.evaluation is not None).course
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=["default", "checkpointed", "frozen"])
@@ -95,7 +95,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_what_comes_after_the_steps_costs_a_block_of_every_batch_size(played: list[str]) -> None:
     plan, settings = plan_of({"model": "vit_base_patch16_224", "eval_bs": 16, "eval_samples": 40, "train_samples": 12})
-    train(plan, settings, num_last=1, evaluates=True)
+    train(play_once(plan, settings, num_last=1), evaluates=True)
     assert played[3:] == ["blocks.0", "blocks.11", "blocks.0", "blocks.0"]
 
 

@@ -138,7 +138,7 @@ def test_a_model_that_is_not_its_configuration_gets_no_number(tmp_path: Path, ch
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ({"optim": "sgd", "weight_decay": 0.1}, "weight decay"),
+        ({"optim": "sgd", "weight_decay": 0.1}, "weight_decay"),
         ({"use_cpu": True}, "trains on the CPU"),
         ({"torch_compile": True}, "compiled step"),
     ],
