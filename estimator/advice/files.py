@@ -204,7 +204,7 @@ def _command(settings: TrainSettings) -> str:
     plain = TrainSettings(model=settings.model)
     words = ["vitmem", "estimate", settings.model]
     for name, value in settings.to_dict().items():
-        if name == "model" or value == getattr(plain, name) or value is None:
+        if name in {"model", "zero_options"} or value == getattr(plain, name) or value is None:
             continue
         flag = name.replace("_", "-")
         if isinstance(value, bool):
