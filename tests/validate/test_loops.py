@@ -37,7 +37,7 @@ def test_other_cross_entropies_are_refused(options):
 @pytest.mark.parametrize("loop", ["timm", "plain"])
 def test_collated_targets_are_what_the_libraries_mix(loop):
     settings = TrainSettings(loop=loop, mixup=True, bs=4, num_classes=7)
-    targets = collated_targets(settings)
+    targets = collated_targets(settings, 4)
     assert (targets.dtype, tuple(targets.shape)) == (torch.float32, (4, 7))
     torch.testing.assert_close(targets.sum(1), torch.ones(4))
     # timm smooths while it collates, torchvision leaves that to the loss
