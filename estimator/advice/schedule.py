@@ -61,13 +61,7 @@ def schedule_settings(
     Raises InvalidRequest where a resolution leaves a remainder over the model's patches, or the library refuses it, and
     DoesNotFit where no plan of a phase does.
     """
-    if not resolutions or not epochs:
-        raise InvalidRequest("a schedule needs its resolutions and their epochs, such as --res 224,384 --epochs 60,20")
-    if len(resolutions) != len(epochs):
-        raise InvalidRequest(f"{len(resolutions)} resolutions need as many numbers of epochs, not {len(epochs)}")
-    for count in epochs:
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidRequest(f"epochs {count!r} is not valid; it must be a whole number, at least 1")
+    _check_epochs(resolutions, epochs)
     sizes = [parse_resolution(resolution) for resolution in resolutions]
     for size in sizes:
         _check_size(dataclasses.replace(settings, res=size))
@@ -95,6 +89,16 @@ def schedule_settings(
         phases=phases,
         relative_time=round(total, 3),
     )
+
+
+def _check_epochs(resolutions: Sequence[Any], epochs: Sequence[int]) -> None:
+    if not resolutions or not epochs:
+        raise InvalidRequest("a schedule needs its resolutions and their epochs, such as --res 224,384 --epochs 60,20")
+    if len(resolutions) != len(epochs):
+        raise InvalidRequest(f"{len(resolutions)} resolutions need as many numbers of epochs, not {len(epochs)}")
+    for count in epochs:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise InvalidRequest(f"epochs {count!r} is not valid; it must be a whole number, at least 1")
 
 
 def _check_size(settings: TrainSettings) -> None:
