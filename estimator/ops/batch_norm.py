@@ -1,4 +1,4 @@
-"""Batch normalisation over the images and positions of [B, C, H, W], in training."""
+"""Batch normalisation over the images and positions of [B, C, H, W]."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _CUDNN_MAX_ELEMENTS = 2**31 - 1
 
 
 def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``F.batch_norm`` in training: at the input's own type, running statistics are updated in place.
+    """``F.batch_norm``: at the input's own type, running statistics are updated in place, or read in an evaluation.
 
-    Saves input, fp32 mean and reciprocal standard deviation of each channel. cuDNN runs fp32, and fp16 under fp32
+    Saves input, fp32 mean and reciprocal standard deviation of each channel; the native kernels make these two in an
+    evaluation as well, cuDNN's do not (cudnn_batch_norm returns them empty). cuDNN runs fp32, and fp16 under fp32
     parameters; the native kernels run the rest.
     """
     cudnn = x.dtype is not DType.bfloat16 and weight.dtype is DType.float32 and x.numel < _CUDNN_MAX_ELEMENTS
@@ -36,7 +37,8 @@ def _cudnn(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     x = _formatted(x, channels_last=last)
     run, shape, channels = x.run, x.shape, x.shape[1]
     out = Tensor.empty(run, shape, x.dtype, strides=format_strides(shape, channels_last=last))
-    mean, rstd = _statistics(x), _statistics(x)
+    channels_kept = channels if run.training else 0
+    mean, rstd = (Tensor.empty(run, (channels_kept,), DType.float32) for _ in range(2))
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         grad = grads[0]
@@ -63,7 +65,7 @@ def _native(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     out = Tensor.empty(run, shape, x.dtype, strides=dense_strides_like(shape, x.strides))
     mean, rstd = _statistics(x), _statistics(x)
     last = is_channels_last(x)
-    staging = _staging(x, 4) if last else []
+    staging = _staging(x, 4) if last and run.training else []  # an evaluation reduces nothing
     del staging
     wants = tuple(t.requires_grad for t in (x, weight, bias))
     affine, out_strides = weight.dtype, out.strides
