@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import InvalidRequest, NotModelled, VitmemError
 from ..families import Plan as ModelPlan
+from ..families._timm_config import OVERRIDES_WITH_PATCH_DROP
 from ..pipeline import resolved
 from ..report.files import write_text
 from ..settings import TrainSettings
@@ -37,14 +38,7 @@ _ONLY = {
 _TIMM_ARGUMENTS = {
     "patch": "patch_size",
     "window": "window_size",
-    "dim": "embed_dim",
-    "depth": "depth",
-    "heads": "num_heads",
-    "mlp_ratio": "mlp_ratio",
-    "dropout": "drop_rate",
-    "attn_dropout": "attn_drop_rate",
-    "drop_path": "drop_path_rate",
-    "patch_drop": "patch_drop_rate",
+    **{ours: theirs for ours, theirs in OVERRIDES_WITH_PATCH_DROP.items() if ours != "num_classes"},
 }
 _HF_FIELDS = {
     "patch": "patch_size",
