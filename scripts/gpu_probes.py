@@ -12,7 +12,7 @@ from vitmem.errors import NotModelled, UnknownName
 from vitmem.gpus import find
 from vitmem.kernels import Kernels
 from vitmem.units import DType
-from vitmem.validate.device_memory import device_use
+from vitmem.validate.nvml import DeviceUse, device_use, process_ids
 from vitmem.validate.versions import versions
 
 __all__ = ["probes"]
@@ -28,15 +28,17 @@ def probes() -> dict[str, Any]:
     """All of them, in a process that has not used the GPU yet; raises NotModelled without one."""
     if not torch.cuda.is_available():
         raise NotModelled("torch sees no CUDA device here")
-    context = {"before_allocation": _used()}
+    strangers = process_ids()
+    context = {"before_allocation": _used(strangers)}
     torch.ones(1, device="cuda")
-    context["first_tensor"] = _used()
-    context["first_product"] = _after(lambda: torch.ones(256, 256, device="cuda") @ torch.ones(256, 256, device="cuda"))
+    context["first_tensor"] = _used(strangers)
+    assert (torch.ones(256, 256, device="cuda") @ torch.ones(256, 256, device="cuda")).is_cuda
+    context["first_product"] = _used(strangers)
     sums = list(_column_sums())
     convolutions = list(_convolutions())
     attention = list(_attention())
-    context["all_probes"] = _after(lambda: None)
-    use = device_use(torch.cuda.current_device())
+    context["all_probes"] = _used(strangers)
+    use = _use(strangers)
     name = torch.cuda.get_device_name()
     return {
         "gpu": _short(name),
@@ -57,21 +59,20 @@ def _short(name: str) -> str:
         return name
 
 
-def _used() -> dict[str, int | None]:
+def _use(strangers: frozenset[int]) -> DeviceUse | None:
+    return device_use(str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid), strangers)
+
+
+def _used(strangers: frozenset[int]) -> dict[str, int | None]:
     """What the device says is taken, what NVML says is this process's, what the allocator has."""
+    torch.cuda.synchronize()
     free, total = torch.cuda.mem_get_info()
-    use = device_use(torch.cuda.current_device())
+    use = _use(strangers)
     return {
         "device_bytes": total - free,
         "own_bytes": None if use is None else use.own_bytes,
         "reserved_bytes": torch.cuda.memory_reserved(),
     }
-
-
-def _after(run: Callable[[], Any]) -> dict[str, int | None]:
-    run()
-    torch.cuda.synchronize()
-    return _used()
 
 
 def _borrowed(run: Callable[[], Any]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import re
@@ -134,6 +135,20 @@ def _raising(error: BaseException) -> Callable[[Any], Any]:
         raise error
 
     return fail
+
+
+def test_an_error_is_wrapped_on_a_terminal_and_one_line_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ["estimate", "/no/such/folder/with/a/name/that/is/longer/than/any/terminal/would/ever/show/in/one/line"]
+    plain, terminal = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    for stream in (plain, terminal):
+        monkeypatch.setattr(sys, "stderr", stream)
+        main(line)
+    assert plain.getvalue().count("\n") == 1
+    lines = terminal.getvalue().splitlines()
+    assert len(lines) > 1
+    assert max(len(one) for one in lines if "/no/such" not in one) <= 80
+    assert terminal.getvalue().split() == plain.getvalue().split()
 
 
 @pytest.mark.parametrize(

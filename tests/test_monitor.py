@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +23,14 @@ class FakeError(Exception):
     """What pynvml raises."""
 
 
+class FakeMismatch(Exception):
+    """What pynvml raises where the driver is older than it; no NVMLError."""
+
+
 class FakeNvml:
     """One GPU per script; each is a list of {pid: bytes}, and a read takes the next one, at the end the last again."""
 
-    NVMLError = FakeError
+    NVMLError, NVMLLibraryMismatchError = FakeError, FakeMismatch
 
     def __init__(self, *scripts: list[dict[int, int | None]], fails: str = "") -> None:
         self.scripts, self.fails, self.reads, self.is_open = scripts, fails, [0] * len(scripts), False
@@ -50,6 +55,14 @@ class FakeNvml:
     def nvmlDeviceGetName(self, handle: int) -> bytes:  # noqa: N802
         return b"NVIDIA Fake"
 
+    def nvmlDeviceGetUUID(self, handle: int) -> str:  # noqa: N802
+        return f"GPU-{handle}"
+
+    def nvmlSystemGetProcessName(self, pid: int) -> str:  # noqa: N802
+        if pid == 2:
+            raise FakeError("Not Found")
+        return f"/usr/bin/program{pid}"
+
     def _now(self, handle: int) -> dict[int, int | None]:
         script = self.scripts[handle]
         return script[min(self.reads[handle], len(script) - 1)]
@@ -63,7 +76,7 @@ class FakeNvml:
         return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in now.items()]
 
     def nvmlDeviceGetGraphicsRunningProcesses(self, handle: int) -> list[Any]:  # noqa: N802
-        raise FakeError("Not Supported")
+        raise FakeMismatch("Unversioned function called")
 
 
 @pytest.fixture
@@ -186,6 +199,34 @@ def test_a_machine_without_a_driver_or_without_the_package_is_exit_4(monkeypatch
 def test_a_live_line_fits_a_terminal() -> None:
     line = monitor_report.live_line(99 * GIB, 192 * GIB, 88 * GIB, 199 * GIB)
     assert line == "99.00 GiB of 192.00 GiB   process 88.00 GiB   peak 199.00 GiB"
+
+
+def test_a_measurement_names_the_other_processes_of_its_own_gpu(install: Any) -> None:
+    own = os.getpid()
+    library = install(FakeNvml([{own: 9}], [{own: 700, 1: 300, 2: None}]))
+    assert nvml.process_ids() == {own, 1, 2}
+    found = nvml.device_use("1", frozenset())
+    assert found == nvml.DeviceUse(driver="580.1", own_bytes=700, others=(("program1", 1, 300), ("a process", 2, None)))
+    assert nvml.device_use("2", frozenset()) is None
+    assert not library.is_open
+
+
+def test_in_a_container_the_process_that_came_is_this_one(install: Any) -> None:
+    install(FakeNvml([{ENDED: 700, 1: 300}]))
+    found = nvml.device_use("0", frozenset({1}))
+    assert found is not None
+    assert (found.own_bytes, [other[1] for other in found.others]) == (700, [1])
+    found = nvml.device_use("0", frozenset())
+    assert found is not None
+    assert (found.own_bytes, len(found.others)) == (None, 2)
+
+
+def test_without_the_library_or_the_driver_nothing_is_said(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(FakeNvml([{}], fails="driver not loaded"))
+    assert (nvml.process_ids(), nvml.device_use("0", frozenset())) == (frozenset(), None)
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert (nvml.process_ids(), nvml.device_use("0", frozenset())) == (frozenset(), None)
 
 
 def test_following_needs_no_torch() -> None:

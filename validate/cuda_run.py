@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from vitmem.errors import InvalidRequest
 from vitmem.settings import TrainSettings
+from vitmem.units import format_bytes
 
 from .allocator_trace import TraceMarks, TraceReader, follow_trace, record_history
 from .build import Built
 from .cuda import CudaMeasurement, OutOfMemory, measure, require_device
-from .device_memory import DeviceUse, device_use
 from .loops import STEPS, Recorder
+from .nvml import DeviceUse, device_use, process_ids
 from .summary import summarise
 
 __all__ = ["measure_all"]
@@ -75,8 +76,10 @@ def measure_all(
 ) -> dict[str, Any]:
     """``measured`` or ``out_of_memory`` as plain values, and the ``device``; ``history`` is a file for the allocator's
     snapshot, which https://docs.pytorch.org/memory_viz shows."""
+    strangers = process_ids()
     require_device()
-    before = device_use(torch.cuda.current_device())
+    uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    before = device_use(uuid, strangers)
     context = _context_bytes(before)
     device = {"name": torch.cuda.get_device_name(), "driver": None if before is None else before.driver}
     if memory_bytes is not None:
@@ -95,7 +98,7 @@ def measure_all(
     finally:
         if history is not None:
             _dump(history)
-    seen = device_use(torch.cuda.current_device())
+    seen = device_use(uuid, strangers)
     extra = {"notes": _notes(measured, before, context, memory_bytes), "device_bytes": seen and seen.own_bytes}
     followed = _followed(settings, follow_trace(marks), measured)
     values = {**measured.to_dict(), **extra, "followed": followed, "driver": device["driver"]}
@@ -115,9 +118,9 @@ def _context_bytes(use: DeviceUse | None) -> int:
 def _limit(memory_bytes: int, context: int) -> None:
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     if memory_bytes > total:
-        raise InvalidRequest(f"this GPU has {total} bytes, less than --memory asks for; leave it out")
+        raise InvalidRequest(f"this GPU has {format_bytes(total)}, less than --memory asks for; leave it out")
     if memory_bytes <= context:
-        raise InvalidRequest(f"the CUDA context alone takes {context} bytes here; give more --memory")
+        raise InvalidRequest(f"the CUDA context alone takes {format_bytes(context)} here; give more --memory")
     torch.cuda.set_per_process_memory_fraction((memory_bytes - context) / total)
 
 
@@ -131,20 +134,22 @@ def _dump(history: str) -> None:
 
 
 def _notes(measured: CudaMeasurement, use: DeviceUse | None, context: int, memory_bytes: int | None) -> tuple[str, ...]:
-    found = [f"the CUDA context took {context} bytes before the first allocation"]
+    found = [f"the CUDA context took {format_bytes(context)} before the first allocation"]
     if use is None:
         found.append(
             "NVML (nvidia-ml-py and a driver) is not there: the process's memory on the device is not measured"
         )
     else:
         for name, pid, num_bytes in use.others:
-            size = "an unknown amount of memory" if num_bytes is None else f"{num_bytes} bytes"
+            size = "an unknown amount of memory" if num_bytes is None else format_bytes(num_bytes)
             found.append(f"{name} (pid {pid}) was on the GPU as well and held {size}")
     if memory_bytes is not None:
-        found.append(f"the process was limited to {memory_bytes} bytes, context included")
+        found.append(f"the process was limited to {format_bytes(memory_bytes)}, context included")
     later = measured.later_steps_bytes
     if later is not None and later > measured.allocated_bytes:
-        found.append(f"later steps allocated up to {later} bytes: freed blocks that were too small to be split again")
+        found.append(
+            f"later steps allocated up to {format_bytes(later)}: freed blocks that were too small to be split again"
+        )
     if growth := measured.growth_bytes_per_step:
         found.append(f"memory grows by {growth} bytes per step: something keeps what a step makes")
     return tuple(found)

@@ -90,7 +90,12 @@ def _dispatch(args: Sequence[str] | None) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    text = f"error: {message}"
+    if sys.stderr.isatty():
+        from .output import wrapped
+
+        text = wrapped(text)
+    print(text, file=sys.stderr)
     return code
 
 

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from ..report.files import Target
     from ..report.tables import Report
 
-__all__ = ["emit", "json_option", "out_options", "target_of"]
+__all__ = ["emit", "json_option", "out_options", "target_of", "wrapped"]
+
+_COLUMNS = 80
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 
@@ -54,3 +56,14 @@ def emit(report: Report, *, as_json: bool, target: Target | None) -> None:
         from ..report.terminal import draw
 
         draw(report)
+
+
+def wrapped(text: str) -> str:
+    """Lines of at most 80 columns for a terminal; paths and options stay whole."""
+    import textwrap
+
+    lines = (
+        textwrap.fill(line, _COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
+    return "\n".join(lines)

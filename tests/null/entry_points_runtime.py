@@ -231,6 +231,24 @@ def nvml_shows_one_process(lib):
     assert {getattr(lib, f"nvmlDeviceGet{name}")(handle, None, None, None) for name in refused} == {3}
 
 
+@case(
+    "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetName", "nvmlDeviceGetUUID",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+)  # fmt: skip
+def nvml_is_what_nvidia_ml_py_asks(lib):
+    import os
+
+    assert lib.nvmlInitWithFlags(0) == 0
+    text, handle = ctypes.create_string_buffer(96), c_void_p(1)
+    assert (lib.nvmlSystemGetDriverVersion(text, 96), text.value) == (0, b"none")
+    assert (lib.nvmlDeviceGetName(handle, text, 96), text.value) == (0, b"Some GPU")
+    assert lib.nvmlDeviceGetUUID(handle, text, 96) == 0
+    assert bytes.fromhex(text.value.decode().removeprefix("GPU-").replace("-", "")) == bytes(range(1, 17))
+    count, room = c_uint(1), (c_uint64 * 3)()
+    assert lib.nvmlDeviceGetComputeRunningProcesses_v3(handle, byref(count), room) == 0
+    assert (room[0], room[1]) == (os.getpid(), counters(lib).used + 50 * MIB)
+
+
 # the libraries
 
 
