@@ -228,7 +228,7 @@ def properties_and_attributes_are_the_devices(lib):
 
 
 def main(manifest):
-    for name in ("memory", "runtime", "cudnn"):  # their cases register themselves
+    for name in ("memory", "runtime", "nvml", "cudnn"):  # their cases register themselves
         importlib.import_module(f"entry_points_{name}")
     lib = load(str(manifest.parent / name) for name in json.loads(manifest.read_text()))
     verdicts = {}
