@@ -13,7 +13,7 @@ from functools import cache
 
 from .errors import InvalidRequest
 
-__all__ = ["CHANGES", "NEWEST", "OLDEST", "Change", "Torch", "unknown_of"]
+__all__ = ["CHANGES", "NEWEST", "OLDEST", "Change", "Torch", "unknown_of", "wheels_of"]
 
 OLDEST, NEWEST = (1, 10), (2, 14)
 
@@ -45,8 +45,12 @@ CHANGES: Mapping[str, Change] = {
     "foreach_makes_few_lists": Change((2, 1), "pytorch #104780, #104898 and their like for the other optimizers"),
     # before: the efficient kernel takes no mask
     "efficient_takes_masks": Change((2, 1), "sdp_utils.cpp, use_mem_efficient_attention"),
+    # before: the allocator does not know the option
+    "expandable_segments": Change((2, 1), "pytorch #96995; torch 2.0.1 refuses it, DeepSeek-VL2 #103"),
     # before: FlashAttention-1 on packed tokens
     "flash_attention_2": Change((2, 2), "pytorch #105602"),
+    # before: autocast refuses bf16 on GPUs without it
+    "emulates_bf16": Change((2, 3), "pytorch #115924"),
     # before: 16-bit stays 16-bit in the math kernel, and its softmax is the plain one
     "math_attention_in_fp32": Change((2, 5), "pytorch #128922, #131060"),
     # before: the random state of fused attention is on the host
@@ -108,6 +112,25 @@ def _of(version: tuple[int, int]) -> Torch:
 
 def _label(version: tuple[int, int]) -> str:
     return f"{version[0]}.{version[1]}"
+
+
+#: The first version whose wheels have kernels for a generation, by the major number of its compute capability: CUDA
+#: 11.8 came with torch 2.0, CUDA 12.8 with torch 2.7 (their release notes).
+_FIRST_WHEELS: Mapping[int, tuple[int, int]] = {9: (2, 0), 10: (2, 7), 12: (2, 7)}
+
+
+def wheels_of(torch: Torch, capability: tuple[int, int]) -> str | None:
+    """Why PyTorch's own wheels of this version do not run on a GPU; None where they do."""
+    sm = "{}.{}".format(*capability)
+    if torch.is_newest and capability < (7, 5):
+        return f"torch {torch.label}'s CUDA 13 builds do not run on compute capability {sm}"
+    first = _FIRST_WHEELS.get(capability[0], OLDEST)
+    if torch.version < first:
+        return (
+            f"torch {torch.label}'s wheels have no kernels for compute capability {sm}; {_label(first)} is the first "
+            "version with them"
+        )
+    return None
 
 
 def unknown_of(torch: Torch) -> tuple[str, ...]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+from .device import device_of
 from .errors import InvalidRequest, NotModelled
 from .families import Plan
-from .generations import Torch
+from .generations import Torch, wheels_of
 from .loops import LOOPS, own_optimizer
 from .optimizers import optimizer_of
 from .parallel import strategy_of
@@ -39,6 +40,7 @@ def check(settings: TrainSettings) -> None:
             "a compiled step is not estimated: which tensors share memory is inductor's choice, kernel by kernel; "
             "leave out --compile and see docs/torch-compile.md for what it changes"
         )
+    _check_generation(settings)
     _check_optimizer(settings)
     _check_mixup(settings)
     strategy_of(settings).check(settings)
@@ -65,6 +67,17 @@ def check_on_cpu(settings: TrainSettings) -> None:
     optimizer = optimizer_of(settings.optim or own_optimizer(settings), Torch.parse(settings.torch), on_cpu=True)
     if optimizer.refused:
         raise NotModelled(f"optim {settings.optim!r} is not modelled on the CPU: {optimizer.refused}")
+
+
+def _check_generation(settings: TrainSettings) -> None:
+    """Refuse what an older torch refuses."""
+    torch, sm = Torch.parse(settings.torch), device_of(settings).gpu.capability
+    if settings.precision == "bf16" and sm < (8, 0) and not torch.has("emulates_bf16"):
+        raise InvalidRequest(
+            f"torch {torch.label} refuses bf16 autocast on compute capability {sm[0]}.{sm[1]}; use --precision fp16"
+        )
+    if "expandable_segments" in (settings.alloc_conf or "") and not torch.has("expandable_segments"):
+        raise InvalidRequest(f"torch {torch.label} has no expandable_segments; leave out --alloc-conf")
 
 
 def _check_mixup(settings: TrainSettings) -> None:
@@ -166,8 +179,9 @@ def warnings(settings: TrainSettings, plan: Plan, sm: tuple[int, int]) -> tuple[
             f"compute capability {sm[0]}.{sm[1]} has no bf16: PyTorch emulates it, slowly, and attention falls back "
             "to the math kernel; use --precision fp16"
         )
-    if sm < (7, 5) and Torch.parse(settings.torch).is_newest:
-        found.append(f"torch 2.14's CUDA 13 builds do not run on compute capability {sm[0]}.{sm[1]}")
+    found += filter(None, [wheels_of(Torch.parse(settings.torch), sm)])
+    if settings.sdpa_kernel != "auto" and plan.attn == "eager":
+        found.append(f"sdpa_kernel {settings.sdpa_kernel} is not used: attention is eager here")
     for side, pixels, step in zip(("height", "width"), plan.image_size, plan.patch_size):
         if rest := pixels % step:
             does = f"adds {step - rest} pixels of zeros" if plan.pads_images else f"ignores {rest} pixels"

@@ -218,3 +218,49 @@ def test_what_runs_the_installed_torch_refuses_another(capsys):
     assert "leave out --torch 2.1" in capsys.readouterr().err
     assert main(["estimate", "resnet50", "--torch", "2.1"]) == 4
     assert "leave out --torch 2.1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({"torch": "2.2", "gpu": "t4", "precision": "bf16"}, "bf16 autocast on compute capability 7.5"),
+        ({"torch": "2.0", "alloc_conf": "expandable_segments:True"}, "no expandable_segments"),
+    ],
+)
+def test_what_an_older_torch_refuses(settings, refused):
+    with pytest.raises(InvalidRequest, match=refused):
+        vitmem.estimate(**{**SMALL, **settings})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"torch": "2.3", "gpu": "t4", "precision": "bf16"},
+        {"torch": "2.2", "gpu": "t4", "precision": "fp16"},
+        {"torch": "2.1", "alloc_conf": "expandable_segments:True"},
+    ],
+)
+def test_what_it_does_not_refuse(settings):
+    assert vitmem.estimate(**{**SMALL, **settings}).peak.allocated_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "named"),
+    [
+        ("rtx5090", "2.6", True),
+        ("rtx5090", "2.7", False),
+        ("h100-80g", "1.13", True),
+        ("h100-80g", "2.0", False),
+        ("v100-16g", "2.14", True),
+        ("v100-16g", "2.6", False),
+    ],
+)
+def test_wheels_that_do_not_run_on_the_gpu_are_named(gpu, version, named):
+    found = vitmem.estimate(**{**SMALL, "gpu": gpu, "torch": version, "precision": "fp16"}).warnings
+    assert any("on compute capability" in line or "kernels for compute" in line for line in found) is named
+
+
+def test_a_kernel_for_eager_attention_is_said_to_be_unused():
+    line = "sdpa_kernel flash is not used: attention is eager here"
+    assert line in vitmem.estimate(**SMALL, attn="eager", sdpa_kernel="flash").warnings
+    assert line not in vitmem.estimate(**SMALL, sdpa_kernel="flash").warnings
