@@ -5,20 +5,25 @@ Shapes: B images, H x W grid, C width, h x w window.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from .. import ops
 from ..engine import Module, Scope, Tensor
-from ._plan import Plan
+from ._plan import Plan, linear_rates
+from ._timm_layers import PatchEmbed
 from ._timm_swin_config import Config, Pair
 from .nn import Dropout, LayerNorm, Linear
 
 if TYPE_CHECKING:
     from ..catalog import ModelConfig
 
-__all__ = ["Head", "Mlp", "PatchMerging", "WindowBlock", "plan_in_stages"]
+__all__ = ["Head", "Mlp", "PatchMerging", "WindowBlock", "patch_embed", "plan_in_stages", "stages_of"]
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+StageT = TypeVar("StageT", bound=Module)
 
 
 def plan_in_stages(
@@ -47,6 +52,24 @@ def plan_in_stages(
             "patch_drop": 0.0,
         },
     )
+
+
+def patch_embed(scope: Scope, config: Config) -> PatchEmbed:
+    """[B, 3, H, W] -> [B, H / p, W / p, C], with a norm."""
+    return PatchEmbed(
+        scope, config.in_chans, config.embed_dim, config.patch_size, bias=True, norm="LayerNorm", flatten=False
+    )
+
+
+def stages_of(
+    names: Scope, config: ConfigT, build: Callable[[Scope, ConfigT, int, tuple[float, ...]], StageT]
+) -> list[StageT]:
+    """A stage each, with the drop-path rates of its blocks: they rise over the whole model."""
+    rates, ends = linear_rates(config.drop_path_rate, sum(config.depths)), list(itertools.accumulate(config.depths))
+    return [
+        build(names.row(str(stage)), config, stage, rates[end - config.depths[stage] : end])
+        for stage, end in enumerate(ends)
+    ]
 
 
 def _partition(x: Tensor, window: Pair) -> Tensor:

@@ -13,10 +13,10 @@ from .. import ops
 from ..engine import Module, Scope, Tensor
 from ..settings import TrainSettings
 from ..units import DType
-from ._plan import Plan, linear_rates
-from ._timm_layers import PatchEmbed, Sequential
+from ._plan import Plan
+from ._timm_layers import Sequential
 from ._timm_swin_config import Pair, SwinV1Config, configured
-from ._timm_windows import Head, Mlp, PatchMerging, WindowBlock, plan_in_stages
+from ._timm_windows import Head, Mlp, PatchMerging, WindowBlock, patch_embed, plan_in_stages, stages_of
 from .nn import LayerNorm, Linear, drop_path
 
 if TYPE_CHECKING:
@@ -123,21 +123,9 @@ class SwinTransformer(Module):
 
     def __init__(self, scope: Scope, config: SwinV1Config) -> None:
         super().__init__(scope)
-        self.patch_embed = PatchEmbed(
-            scope.row("patch_embed"),
-            config.in_chans,
-            config.embed_dim,
-            config.patch_size,
-            bias=True,
-            norm="LayerNorm",
-            flatten=False,
-        )
-        rates = linear_rates(config.drop_path_rate, sum(config.depths))
-        layers, first = scope / "layers", 0
-        stages: list[Stage] = []
-        for stage, depth in enumerate(config.depths):
-            stages.append(Stage(layers.row(str(stage)), config, stage, rates[first : first + depth]))
-            first += depth
+        self.patch_embed = patch_embed(scope.row("patch_embed"), config)
+        layers = scope / "layers"
+        stages = stages_of(layers, config, Stage)
         self.blocks = [block for stage in stages for block in stage.blocks]
         self.layers = Sequential(layers, list(stages))
         self.norm = LayerNorm(scope.row("norm"), config.stage_dim(len(config.depths) - 1))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from .. import ops
 from ..engine import Module, Scope, Tensor
 from ..settings import TrainSettings
-from ._plan import Plan, linear_rates
-from ._timm_layers import PatchEmbed, Sequential
+from ._plan import Plan
+from ._timm_layers import Sequential
 from ._timm_swin_config import Pair, SwinV2CrConfig, configured
-from ._timm_windows import Head, Mlp, PatchMerging, WindowBlock, plan_in_stages
+from ._timm_windows import Head, Mlp, PatchMerging, WindowBlock, patch_embed, plan_in_stages, stages_of
 from .nn import LayerNorm, Linear, drop_path
 
 if TYPE_CHECKING:
@@ -136,21 +136,9 @@ class SwinTransformerV2Cr(Module):
 
     def __init__(self, scope: Scope, config: SwinV2CrConfig) -> None:
         super().__init__(scope)
-        self.patch_embed = PatchEmbed(
-            scope.row("patch_embed"),
-            config.in_chans,
-            config.embed_dim,
-            config.patch_size,
-            bias=True,
-            norm="LayerNorm",
-            flatten=False,
-        )
-        rates = linear_rates(config.drop_path_rate, sum(config.depths))
-        names, first = scope / "stages", 0
-        stages: list[Stage] = []
-        for stage, depth in enumerate(config.depths):
-            stages.append(Stage(names.row(str(stage)), config, stage, rates[first : first + depth]))
-            first += depth
+        self.patch_embed = patch_embed(scope.row("patch_embed"), config)
+        names = scope / "stages"
+        stages = stages_of(names, config, Stage)
         self.blocks = [block for stage in stages for block in stage.blocks]
         self.stages = Sequential(names, list(stages))
         self.head = Head(scope.row("head"), config, nchw=True)
