@@ -11,21 +11,35 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from .parallel.traffic import Traffic
+
 if TYPE_CHECKING:
     from .gpus import GpuRow
     from .step import Step
 
-__all__ = ["ASSUMPTION", "Cost", "cost_of", "seconds"]
+__all__ = ["ASSUMPTION", "HOST_ASSUMPTION", "LINK_ASSUMPTION", "Cost", "cost_of", "seconds"]
 
 #: Shares of the peak rates, and the time until the next kernel of an eager step starts: judgement, see ASSUMPTION.
 _MATH_EFFICIENCY = 0.5
 _BANDWIDTH_EFFICIENCY = 0.8
 _SECONDS_PER_KERNEL = 5e-6
+_LINK_EFFICIENCY = 0.7
+_HOST_GB_PER_S = 100
 
 ASSUMPTION = (
     f"relative times: {_MATH_EFFICIENCY:.0%} of the GPU's peak FLOP/s (fp32 without TF32), "
     f"{_BANDWIDTH_EFFICIENCY:.0%} of its bandwidth, at least {_SECONDS_PER_KERNEL * 1e6:g} us per kernel; every tensor "
     "is written once and read once; data loading is not counted"
+)
+
+#: What holds for several GPUs, and for states in host memory.
+LINK_ASSUMPTION = (
+    f"communication: {_LINK_EFFICIENCY:.0%} of NVLink's rate where it joins all GPUs, else of PCI Express with 16 "
+    "lanes, within one machine; the engine's own volumes, hidden behind the work that they run beside"
+)
+HOST_ASSUMPTION = (
+    f"offload: {_LINK_EFFICIENCY:.0%} of PCI Express with 16 lanes, and {_HOST_GB_PER_S} GB/s of host memory for the "
+    "update of all GPUs together"
 )
 
 
@@ -35,7 +49,8 @@ class Cost:
 
     ``backward_flops`` are without what checkpointing computes again, ``recompute_flops``; ``low_flops`` is the part of
     all three with 16-bit operands. ``layer_flops`` has the rows of the per-layer table. ``moved_bytes`` are the tensors
-    of the forward and backward passes, ``optimizer_bytes`` what the update reads and writes.
+    of the forward and backward passes, ``optimizer_bytes`` what the update reads and writes; ``traffic`` leaves the
+    GPU.
     """
 
     forward_flops: int
@@ -46,6 +61,7 @@ class Cost:
     moved_bytes: int
     optimizer_bytes: int
     num_kernels: int
+    traffic: Traffic
 
     @property
     def flops(self) -> int:
@@ -80,6 +96,7 @@ def cost_of(step: Step) -> Cost:
         moved_bytes=2 * sum(passes) * accum // played,
         optimizer_bytes=2 * sum(update) + _updated_bytes(step),
         num_kernels=len(passes) * accum // played + len(update),
+        traffic=step.strategy.traffic(),
     )
 
 
@@ -97,20 +114,33 @@ def _made(step: Step) -> Iterator[tuple[str, str, int]]:
 
 def _updated_bytes(step: Step) -> int:
     """What is there before the update and changes in place: parameters and state are read and written, gradients read;
-    unscaling and clipping each read and write the gradients once more."""
+    unscaling and clipping each read and write the gradients once more. An engine that updates by itself does so for a
+    part, or on the host."""
     run = step.run
+    if step.strategy.traffic().host_memory_bytes:
+        return 0
     dead = {~event for event in run.events if event < 0}
     living = [row for i, row in enumerate(run.allocations) if i not in dead]
     states = sum(num_bytes for num_bytes, kind, _ in living if kind == "optimizer_state")
-    parameters = gradients = sum(p.num_bytes for p in step.updated.values())
+    parameters = gradients = sum(p.num_bytes for p in step.updated.values()) // step.strategy.num_parts
     passes = 1 + 2 * bool(step.scaler) + (2 if step.settings.loop == "trainer" else 0)
     return 2 * parameters + 2 * states + passes * gradients
 
 
 def seconds(cost: Cost, gpu: GpuRow) -> float:
     """The time of a step for comparing plans: products at their type's rate and everything else at the bandwidth, or
-    the launches where these take longer."""
+    the launches where these take longer, and what of the communication nothing hides."""
     math = cost.low_flops / gpu.tensor_tflops + (cost.flops - cost.low_flops) / gpu.fp32_tflops
     moved = (cost.moved_bytes + cost.optimizer_bytes) / (gpu.bandwidth_gb_per_s * 1e9)
     busy = math / (_MATH_EFFICIENCY * 1e12) + moved / _BANDWIDTH_EFFICIENCY
-    return max(busy, cost.num_kernels * _SECONDS_PER_KERNEL)
+    busy = max(busy, cost.num_kernels * _SECONDS_PER_KERNEL)
+    return busy + _exposed_seconds(cost.traffic, gpu, busy)
+
+
+def _exposed_seconds(traffic: Traffic, gpu: GpuRow, busy: float) -> float:
+    """What a step of ``busy`` seconds waits for: links, the host's link, and the update in host memory."""
+    link, host_link = (rate * _LINK_EFFICIENCY * 1e9 for rate in (gpu.link_gb_per_s, gpu.pcie_gb_per_s))
+    beside = max(traffic.hideable_bytes / link - traffic.hiding_share * busy, 0)
+    alone = (traffic.link_bytes - traffic.hideable_bytes) / link
+    host = traffic.host_link_bytes / host_link + traffic.host_memory_bytes / (_HOST_GB_PER_S * 1e9)
+    return beside + alone + host

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .allocator import AllocatorConfig
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger
     from .settings import TrainSettings
 
-__all__ = ["CPU", "Device", "Run", "device_of", "holds", "run_of", "verdict"]
+__all__ = ["CPU", "Device", "Run", "device_of", "holds", "verdict"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +51,6 @@ class Device:
         assert self.total_bytes is not None
         assert self.context is not None
         return self.total_bytes - self.context.high_bytes
-
-    def within(self, context_bytes: int) -> AllocatorConfig:
-        """The allocator with what a context of this size leaves."""
-        assert self.total_bytes is not None
-        return dataclasses.replace(self.allocator, capacity=self.total_bytes - context_bytes)
 
 
 #: The machine at hand, for a validation on it.
@@ -92,17 +88,31 @@ def _total(row: GpuRow | None, memory: str | None) -> int:
     return total
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A process from its first allocation on, and its replay without a limit.
+    """A process from its first allocation on, and its replays, each made when it is asked for.
 
-    ``parts`` are what happens in it one after the other: a name and the event with which it ends. The replay has their
+    ``parts`` are what happens in it one after the other: a name and the event with which it ends. A replay has their
     ends for marks.
     """
 
-    ledger: Ledger
-    parts: tuple[tuple[str, int], ...]
-    replay: Replay
+    def __init__(self, ledger: Ledger, parts: tuple[tuple[str, int], ...], allocator: AllocatorConfig) -> None:
+        self.ledger, self.parts, self._allocator = ledger, parts, allocator
+        self._marks = tuple(stop for _, stop in parts)
+
+    @cached_property
+    def replay(self) -> Replay:
+        """Without a limit."""
+        return replay(self.ledger, dataclasses.replace(self._allocator, capacity=None), marks=self._marks)
+
+    def within(self, capacity: int) -> Replay:
+        """Within so many bytes; one that never reached them is the one without a limit as well."""
+        known = self.__dict__.get("replay")
+        if known is not None and known.reserved_bytes <= capacity:
+            return known
+        limited = replay(self.ledger, dataclasses.replace(self._allocator, capacity=capacity), marks=self._marks)
+        if limited.failed is None and not limited.num_retries:
+            self.__dict__["replay"] = limited
+        return limited
 
     def part_of(self, event: int) -> str:
         """What was going on at an event."""
@@ -115,11 +125,6 @@ class Run:
     def part_of_peak(self, replayed: Replay) -> str:
         """What was going on when the most was reserved for the first time."""
         return self.parts[replayed.reserved_at.index(replayed.reserved_bytes)][0]
-
-
-def run_of(ledger: Ledger, parts: tuple[tuple[str, int], ...], allocator: AllocatorConfig | None) -> Run:
-    """A run, replayed."""
-    return Run(ledger=ledger, parts=parts, replay=replay(ledger, allocator, marks=tuple(stop for _, stop in parts)))
 
 
 def verdict(device: Device, runs: Sequence[Run]) -> tuple[Mapping[str, Any] | None, int]:
@@ -148,10 +153,7 @@ def verdict(device: Device, runs: Sequence[Run]) -> tuple[Mapping[str, Any] | No
 
 def holds(device: Device, runs: Iterable[Run]) -> bool:
     """Whether every run gets through with the largest context: the verdict's yes."""
-    limited = dataclasses.replace(device.allocator, capacity=device.room_bytes)
-    return all(
-        run.replay.reserved_bytes <= device.room_bytes or replay(run.ledger, limited).failed is None for run in runs
-    )
+    return all(run.within(device.room_bytes).failed is None for run in runs)
 
 
 _ORDER = ("yes", "borderline", "no")
@@ -167,12 +169,9 @@ class _Outcome(NamedTuple):
 
 def _within(device: Device, context: Context, run: Run) -> _Outcome:
     assert device.total_bytes is not None
-    if run.replay.reserved_bytes + context.high_bytes <= device.total_bytes:
-        return _Outcome("yes", run.replay, run.part_of_peak(run.replay))
-    marks = tuple(stop for _, stop in run.parts)
     found = None
     for fits, context_bytes in (("yes", context.high_bytes), ("borderline", context.low_bytes)):
-        replayed = replay(run.ledger, device.within(context_bytes), marks=marks)
+        replayed = run.within(device.total_bytes - context_bytes)
         if replayed.failed is None:
             return _Outcome(fits, replayed, found or run.part_of_peak(replayed))
         found = run.part_of(replayed.failed)

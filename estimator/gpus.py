@@ -35,6 +35,7 @@ _GENERATIONS: Mapping[str, str] = {
 _TENSOR_DTYPES = ("bf16", "fp16")
 _TEXT = ("name", "full_name", "compute_capability", "source_memory", "source_peak")
 _COUNTS = ("memory_mib", "sold_as_gib", "num_sms", "max_threads_per_sm", "bandwidth_gb_per_s")
+_OPTIONAL = ("nvlink_gb_per_s",)
 _UNCONFIRMED = "not confirmed"
 
 
@@ -55,6 +56,7 @@ class GpuRow:
     bandwidth_gb_per_s: int
     source_memory: str
     source_peak: str
+    nvlink_gb_per_s: int | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -71,6 +73,17 @@ class GpuRow:
         """The architecture's name."""
         major, minor = self.capability
         return _GENERATIONS.get(f"{major}.{minor}") or _GENERATIONS[str(major)]
+
+    @property
+    def pcie_gb_per_s(self) -> float:
+        """To the host, in one direction."""
+        rates: Mapping[str, float] = _file()["link"]["pcie_gb_per_s"]
+        return rates[str(self.capability[0])]
+
+    @property
+    def link_gb_per_s(self) -> float:
+        """To the other GPUs of its machine, in one direction: by NVLink where it joins all of them."""
+        return self.pcie_gb_per_s if self.nvlink_gb_per_s is None else self.nvlink_gb_per_s / 2
 
     @property
     def kernel_view(self) -> Gpu:
@@ -180,10 +193,10 @@ def _row(entry: Mapping[str, Any], name: str) -> GpuRow:
     if len(dtypes) != 1:
         raise ValueError(f"gpus.toml: {name} needs either tensor_bf16_tflops or tensor_fp16_tflops")
     rates = ("fp32_tflops", f"tensor_{dtypes[0]}_tflops")
-    if problems := set(entry) ^ {*_TEXT, *_COUNTS, *rates}:
+    if problems := (set(entry) - {*_OPTIONAL}) ^ {*_TEXT, *_COUNTS, *rates}:
         raise ValueError(f"gpus.toml: {name} has or lacks {', '.join(sorted(problems))}")
     for field in entry:
-        if not _is_valid(entry[field], text=field in _TEXT, count=field in _COUNTS):
+        if not _is_valid(entry[field], text=field in _TEXT, count=field in (*_COUNTS, *_OPTIONAL)):
             raise ValueError(f"gpus.toml: {name}: {field} is {entry[field]!r}")
     major, _, minor = entry["compute_capability"].partition(".")
     if not (major.isdecimal() and minor.isdecimal() and major in {key.partition(".")[0] for key in _GENERATIONS}):
@@ -197,6 +210,7 @@ def _row(entry: Mapping[str, Any], name: str) -> GpuRow:
         tensor_dtype=dtypes[0],
         source_memory=entry["source_memory"],
         source_peak=entry["source_peak"],
+        nvlink_gb_per_s=entry.get("nvlink_gb_per_s"),
         **{field: entry[field] for field in _COUNTS},
     )
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import catalog, cpu, families, host, lora, scope
-from .cost import Cost, cost_of
-from .device import Device, device_of, holds, verdict
+from .device import Device, device_of, verdict
 from .errors import NoFamily
 from .families import Plan
 from .generations import Torch, unknown_of
@@ -21,7 +20,7 @@ from .settings import TrainSettings
 from .step import Step
 from .timeline import PhaseSummary, allocated_peak, layer_peaks, snapshot
 
-__all__ = ["Glance", "estimate_settings", "fits", "glance", "play_settings", "resolved"]
+__all__ = ["estimate_of", "estimate_settings", "peak_of", "play_settings", "resolved"]
 
 PHASES = ("forward", "backward", "optimizer_step")
 
@@ -48,13 +47,22 @@ def play_settings(settings: TrainSettings, device: Device | None = None) -> Esti
     device = device or device_of(settings)
     if device.gpu.is_cpu:
         scope.check_on_cpu(settings)
-    played = Played(plan, settings, device.gpu, device.allocator, trains_again=device.total_bytes is not None)
+    return estimate_of(
+        plan,
+        settings,
+        device,
+        Played(plan, settings, device.gpu, device.allocator, trains_again=device.total_bytes is not None),
+    )
+
+
+def estimate_of(plan: Plan, settings: TrainSettings, device: Device, played: Played) -> Estimate:
+    """What was played of resolved settings as the answer of :func:`play_settings`."""
     judged, reserved = verdict(device, played.runs)
     phases = _phases(played)
     return Estimate(
         request=_request(settings, plan, played.step),
         model=_model_info(plan, played.step),
-        peak=_peak(played, device, reserved),
+        peak=peak_of(played, device, reserved),
         at_peak=_by_kind(played, played.allocated.event),
         at_tensor_peak=_by_kind(played, played.tensors.event),
         phases=phases,
@@ -76,58 +84,6 @@ def play_settings(settings: TrainSettings, device: Device | None = None) -> Esti
             *scope.reentrant_warnings(settings, plan, played.step.without_gradient),
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
-    )
-
-
-def fits(settings: TrainSettings) -> bool:
-    """Whether :func:`play_settings` would say yes, by no more than that takes; needs a GPU or a memory.
-
-    The allocator is not asked where it could not even hold what is live at once.
-    """
-    plan, settings = resolved(settings)
-    device = device_of(settings)
-    played = Played(plan, settings, device.gpu, device.allocator)
-    return allocated_peak(played.ledger, -1) <= device.room_bytes and holds(device, played.each_run)
-
-
-class Glance(NamedTuple):
-    """Peak, verdict and cost of one configuration: what a search over many asks for.
-
-    ``requested_bytes`` is the steady step's peak before the allocator rounds it up. Where no device of this size holds
-    even that, ``peak``, ``verdict`` and ``saved_activation_bytes`` are left out.
-    """
-
-    requested_bytes: int
-    usable_bytes: int | None
-    peak: Peak | None
-    verdict: Mapping[str, Any] | None
-    cost: Cost
-    has_batch_statistics: bool
-    saved_activation_bytes: int | None
-
-
-def glance(settings: TrainSettings, *, whole: bool = False) -> Glance:
-    """The figures of :func:`estimate_settings` that say whether it fits, and what a step costs, by one play.
-
-    The allocator is not replayed for what is too large in any case, but for a ``whole`` glance.
-    """
-    plan, settings = resolved(settings)
-    device = device_of(settings)
-    step = play(plan, settings, device.gpu)
-    requested, cost = allocated_peak(step.run.ledger(), -1), cost_of(step)
-    peak = judged = saved = None
-    if whole or device.may_hold(requested):
-        played = Played(plan, settings, device.gpu, device.allocator, begun=step)
-        judged, reserved = verdict(device, played.runs)
-        peak, saved = _peak(played, device, reserved), sum(played.saved_activations.values())
-    return Glance(
-        requested_bytes=requested,
-        usable_bytes=device.usable_bytes,
-        peak=peak,
-        verdict=judged,
-        cost=cost,
-        has_batch_statistics=any(name.endswith("running_mean") for name in step.scope.buffers),
-        saved_activation_bytes=saved,
     )
 
 
@@ -174,7 +130,8 @@ def _model_info(plan: Plan, step: Step) -> ModelInfo:
     )
 
 
-def _peak(played: Played, device: Device, reserved: int) -> Peak:
+def peak_of(played: Played, device: Device, reserved: int) -> Peak:
+    """The peak of the step that is reported; ``reserved`` is what its run reserves on the device."""
     context = device.context
     return Peak(
         tensor_bytes=played.tensors.total_bytes,

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 from .allocator import AllocatorConfig
-from .device import Run, run_of
+from .device import Run
 from .engine import NotRepeatable, Repeats
 from .families import Plan
 from .generations import Torch
@@ -115,12 +115,12 @@ class Played:
         self.step, self.ledger, self.course = training.step, training.ledger, training.course
         self.saved_activations = training.saved_activations
         self.unknown_workspace_bytes = training.unknown_workspace_bytes
-        self._allocator = allocator
+        self._allocator = allocator or AllocatorConfig()
 
     @cached_property
     def run(self) -> Run:
         """The process from its first step on."""
-        return run_of(self.course.ledger, self.course.parts, self._allocator)
+        return Run(self.course.ledger, self.course.parts, self._allocator)
 
     @cached_property
     def resume(self) -> Run | None:
@@ -128,7 +128,7 @@ class Played:
         if self.not_played.resume is not None:
             return None
         ledger = resumed(self.ledger)
-        return run_of(ledger, (("resume", len(ledger.events)),), self._allocator)
+        return Run(ledger, (("resume", len(ledger.events)),), self._allocator)
 
     @property
     def replay(self) -> Replay:

@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from .candidate import Candidate
 from .errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
-from .pipeline import estimate_settings, fits, resolved
+from .pipeline import estimate_settings, resolved
 from .result import SCHEMA_VERSION, Estimate
 from .searching import last_that
 from .settings import TrainSettings
@@ -64,28 +65,33 @@ def _listed() -> str:
 
 
 class _Tried:
-    """Candidates by their place in order of growing memory; each is estimated once, and most are only asked whether
-    they fit."""
+    """Candidates by their place in order of growing memory; each is played once, and most are only asked whether they
+    fit."""
 
     def __init__(self, at: Callable[[int], TrainSettings]) -> None:
         self._at = at
-        self._known: dict[int, Estimate] = {}
-        self._fits: dict[int, bool] = {}
+        self._candidates: dict[int, Candidate | Estimate] = {}
+        self._estimates: dict[int, Estimate] = {}
+
+    def candidate(self, place: int) -> Candidate | Estimate:
+        """What is known of a place: its estimate where no family covers the model and it was rehearsed."""
+        if place not in self._candidates:
+            try:
+                self._candidates[place] = Candidate(self._at(place))
+            except NoFamily:
+                self._candidates[place] = estimate_settings(self._at(place))
+        return self._candidates[place]
 
     def __getitem__(self, place: int) -> Estimate:
-        if place not in self._known:
-            self._known[place] = estimate_settings(self._at(place))
-        return self._known[place]
+        if place not in self._estimates:
+            seen = self.candidate(place)
+            self._estimates[place] = seen.estimate() if isinstance(seen, Candidate) else seen
+        return self._estimates[place]
 
     def fits(self, place: int) -> bool:
         """Whether the estimate of a place would say yes."""
-        if place not in self._fits:
-            try:
-                known = place in self._known
-                self._fits[place] = _fits(self._known[place]) if known else fits(self._at(place))
-            except NoFamily:  # then it is rehearsed
-                self._fits[place] = _fits(self[place])
-        return self._fits[place]
+        seen = self.candidate(place)
+        return seen.fits if isinstance(seen, Candidate) else _fits(seen)
 
     def last_that_fits(self, guess: int, first: int, last: int) -> int | None:
         """The place before the first that does not fit, found outwards from ``guess``; None if ``first`` does not."""

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from vitmem.cost import Cost, cost_of, seconds
 from vitmem.gpus import find
+from vitmem.parallel.traffic import Traffic
 from vitmem.pipeline import resolved
 from vitmem.play import play
 from vitmem.settings import TrainSettings
@@ -43,6 +44,7 @@ def test_seconds_add_products_at_their_types_rate_and_traffic() -> None:
         moved_bytes=0,
         optimizer_bytes=0,
         num_kernels=1,
+        traffic=Traffic(),
     )
     assert seconds(work, gpu) == pytest.approx(312 / gpu.tensor_tflops / 0.5)
     assert seconds(dataclasses.replace(work, low_flops=0), gpu) == pytest.approx(312 / gpu.fp32_tflops / 0.5)

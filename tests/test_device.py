@@ -8,7 +8,7 @@ import pytest
 import vitmem
 from vitmem.allocator import AllocatorConfig
 from vitmem.cli import main
-from vitmem.device import Device, device_of, run_of, verdict
+from vitmem.device import Device, Run, device_of, verdict
 from vitmem.errors import InvalidRequest, NotModelled, UnknownName
 from vitmem.gpus import Context, find
 from vitmem.kernels import Gpu
@@ -33,7 +33,7 @@ def ledger(*events):
 
 
 def training(made):
-    return run_of(made, (("training", len(made.events)),), None)
+    return Run(made, (("training", len(made.events)),), AllocatorConfig())
 
 
 def device(total_mib, low=10, expected=20, high=30):
@@ -64,8 +64,8 @@ def test_cached_memory_is_given_back_before_it_runs_out():
 
 def test_the_worst_part_of_the_worst_run_decides():
     # GIVEN a training of 30 MiB, an evaluation of 56, a resumed run of 50, and a context of 10 to 30 MiB
-    course = run_of(ledger(0, 2, ~0, ~2), (("training", 1), ("evaluation", 4)), None)
-    resumed = run_of(ledger(1, ~1), (("resume", 2),), None)
+    course = Run(ledger(0, 2, ~0, ~2), (("training", 1), ("evaluation", 4)), AllocatorConfig())
+    resumed = Run(ledger(1, ~1), (("resume", 2),), AllocatorConfig())
     found = [verdict(device(total), [course, resumed]) for total in (90, 80, 64)]
     assert [(document["fits"], document["phase"]) for document, _ in found] == [
         ("yes", "evaluation"),
@@ -75,7 +75,7 @@ def test_the_worst_part_of_the_worst_run_decides():
     assert [document["headroom_bytes"] for document, _ in found] == [14 * MIB, 4 * MIB, -12 * MIB]
     assert {reserved for _, reserved in found} == {30 * MIB}  # training alone
     # AND a resumed run that is larger than the evaluation
-    document, reserved = verdict(device(90), [course, run_of(ledger(1, 2), (("resume", 2),), None)])
+    document, reserved = verdict(device(90), [course, Run(ledger(1, 2), (("resume", 2),), AllocatorConfig())])
     assert (document["fits"], document["phase"], reserved) == ("borderline", "resume", 30 * MIB)
 
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 import vitmem
-from vitmem import DoesNotFit, InvalidRequest, TrainSettings, pipeline
+from vitmem import DoesNotFit, InvalidRequest, TrainSettings
+from vitmem.candidate import Candidate
 from vitmem.cli import main
 from vitmem.solver import TARGETS
 
@@ -100,7 +101,7 @@ def test_settings_are_not_changed():
 @pytest.mark.parametrize("settings", [{"bs": 64}, {"bs": 64, "loop": "timm"}, {"bs": 64, "eval_bs": 256}], ids=str)
 def test_whether_it_fits_is_what_the_estimate_says(settings, memory):
     asked = {"model": "test_vit", "res": 224, "memory": memory, **settings}
-    assert pipeline.fits(TrainSettings.of(**asked)) == fits(**asked)
+    assert Candidate(TrainSettings.of(**asked)).fits == fits(**asked)
 
 
 def test_the_end_of_the_search_is_no_answer(capsys):

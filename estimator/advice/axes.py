@@ -5,16 +5,29 @@ One more axis is one row of ``AXES``: the settings that go together, their other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import InvalidRequest, did_you_mean
+from ..families import Plan
 from ..gpus import GpuRow
+from ..parallel import STRATEGIES, strategy_of
+from ..parallel.buckets import bucket_options
 from ..settings import TrainSettings
 
-__all__ = ["AXES", "Axis", "allowed_axes", "axis_of"]
+__all__ = ["AXES", "Axis", "Known", "allowed_axes"]
 
-Values = Callable[[TrainSettings, GpuRow], list[Any]]
+
+class Known(NamedTuple):
+    """What a choice of values may look at besides the settings."""
+
+    gpu: GpuRow
+    plan: Plan
+    largest_parameter: int
+
+
+#: The fields that each other value of an axis sets.
+Values = Callable[[TrainSettings, Known], list[dict[str, Any]]]
 
 _8BIT = (
     "AdamW's moments in 8 bits, quantised in blocks of 256 (tensors of fewer than 4,096 elements stay in fp32): close "
@@ -31,9 +44,10 @@ _SMALLER = {
 
 
 class Axis(NamedTuple):
-    """``settings`` are the fields that one choice decides; ``values`` gives the first one's other values.
+    """``settings`` are the fields that one choice decides, the first of which names it.
 
-    ``loses`` maps a value (or None: any) to what training loses; without it the axis is set by the search itself.
+    ``loses`` maps a value of that (or None: any) to what training loses. What ``makes_room`` and keeps the recipe is
+    worth its change only where something else then fits; without ``values`` the axis is set by the search itself.
     """
 
     name: str
@@ -41,25 +55,54 @@ class Axis(NamedTuple):
     values: Values
     keeps_recipe: bool
     loses: Mapping[Any, str]
+    makes_room: bool = False
 
     def loss_of(self, value: Any) -> str:
         """What training loses by ``value``."""
         return self.loses.get(value, self.loses.get(None, ""))
 
 
-def _precisions(settings: TrainSettings, gpu: GpuRow) -> list[str]:
+def _precisions(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:
     if settings.precision != "fp32":
         return []
-    return ["bf16"] if gpu.capability >= (8, 0) else ["fp16"]
+    return _each("precision", "bf16" if known.gpu.capability >= (8, 0) else "fp16")
 
 
-def _pure(settings: TrainSettings, gpu: GpuRow) -> list[str]:
-    return ["pure-bf16"] if gpu.capability >= (8, 0) and not settings.precision.startswith("pure") else []
+def _pure(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:
+    has_bf16 = known.gpu.capability >= (8, 0)
+    return _each("precision", "pure-bf16") if has_bf16 and not settings.precision.startswith("pure") else []
 
 
-def _none(settings: TrainSettings, gpu: GpuRow) -> list[Any]:
+def _attentions(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:
+    """The fused one, with whichever kernel PyTorch takes."""
+    kernel = {"sdpa_kernel": "auto"} if settings.sdpa_kernel != "auto" else {}
+    if settings.attn not in {"auto", "eager"}:
+        return [kernel] if kernel else []
+    return [{"attn": "sdpa", **kernel}]
+
+
+def _engines(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:
+    """All that divide states, each with buckets of a sensible size."""
+    return [
+        {"parallel": name, "zero_options": bucket_options(name, settings, known.plan, known.largest_parameter)}
+        for name in STRATEGIES
+        if name not in {"none", "ddp", settings.parallel}
+    ]
+
+
+def _offloads(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:
+    return _each("offload", *strategy_of(settings).offloads) if settings.offload == "none" else []
+
+
+def _each(name: str, *values: Any) -> list[dict[str, Any]]:
+    return [{name: value} for value in values]
+
+
+def _none(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:
     return []
 
+
+_CASTS = "DeepSpeed casts the model: layer norms and losses in 16 bits too, without autocast; the update stays in fp32"
 
 AXES: tuple[Axis, ...] = (
     Axis(
@@ -75,8 +118,8 @@ AXES: tuple[Axis, ...] = (
     ),
     Axis(
         "attn",
-        ("attn",),
-        lambda settings, gpu: ["sdpa"] if settings.attn in {"auto", "eager"} else [],
+        ("attn", "sdpa_kernel"),
+        _attentions,
         True,
         {None: "nothing: the same attention, its sums in another order"},
     ),
@@ -86,6 +129,7 @@ AXES: tuple[Axis, ...] = (
         _none,
         True,
         {None: "nothing but time: the forward pass of the checkpointed blocks runs twice"},
+        makes_room=True,
     ),
     Axis(
         "bs",
@@ -93,46 +137,66 @@ AXES: tuple[Axis, ...] = (
         _none,
         True,
         {None: "nothing but launches: the gradient is the same up to rounding, no layer looks across the batch"},
+        makes_room=True,
     ),
     Axis(
         "optim",
         ("optim",),
-        lambda settings, gpu: list(_SAME_UPDATE.get(settings.optim or "", ())),
+        lambda settings, known: _each("optim", *_SAME_UPDATE.get(settings.optim or "", ())),
         True,
         {None: "nothing: the same update in one kernel"},
     ),
     Axis(
         "alloc_conf",
         ("alloc_conf",),
-        lambda settings, gpu: [] if settings.alloc_conf else ["expandable_segments:True"],
+        lambda settings, known: [] if settings.alloc_conf else _each("alloc_conf", "expandable_segments:True"),
         True,
         {None: "nothing: the allocator's segments grow in place of being cut up; not on every platform"},
+        makes_room=True,
     ),
     Axis(
         "parallel",
-        ("parallel",),
-        _none,
+        ("parallel", "zero_options"),
+        _engines,
         True,
-        {None: "nothing but communication, whose time is not in the relative step time"},
+        {
+            "ddp": "nothing but communication",
+            "zero1": f"communication, and {_CASTS}; each GPU updates a part",
+            "zero2": f"communication in every micro-step, and {_CASTS}; each GPU keeps a part of the gradients",
+            "zero3": f"the most communication, and {_CASTS}; weights are gathered when they are needed",
+            None: "communication: weights are gathered when they are needed",
+        },
+        makes_room=True,
+    ),
+    Axis(
+        "offload",
+        ("offload",),
+        _offloads,
+        True,
+        {
+            "optimizer": "time: the update runs on the CPU (DeepSpeedCPUAdam, which is compiled on first use)",
+            "all": "time: the update runs on the CPU, and weights come over PCI Express in every pass",
+        },
+        makes_room=True,
     ),
     Axis(
         "optim-state",
         ("optim",),
-        lambda settings, gpu: list(_SMALLER.get(settings.optim or "", ())),
+        lambda settings, known: _each("optim", *_SMALLER.get(settings.optim or "", ())),
         False,
         {"adamw_bnb_8bit": _8BIT, "adafactor": _ADAFACTOR},
     ),
     Axis(
         "ema",
         ("ema",),
-        lambda settings, gpu: [False] if settings.ema else [],
+        lambda settings, known: _each("ema", False) if settings.ema else [],
         False,
         {None: "no averaged weights to evaluate; keep them on the host instead"},
     ),
     Axis(
         "patch_drop",
         ("patch_drop",),
-        lambda settings, gpu: [] if settings.patch_drop else [0.25, 0.5],
+        lambda settings, known: [] if settings.patch_drop else _each("patch_drop", 0.25, 0.5),
         False,
         {None: "every step sees a random part of the patches: some accuracy, unless the last epochs train without"},
     ),
@@ -146,24 +210,33 @@ AXES: tuple[Axis, ...] = (
 )
 
 
-def axis_of(setting: str, *, keeps_recipe: bool) -> Axis:
-    """The row that decides ``setting``."""
-    rows = [axis for axis in AXES if setting in axis.settings]
-    return next((axis for axis in rows if axis.keeps_recipe == keeps_recipe), rows[0])
-
-
-def allowed_axes(allow: tuple[str, ...] | None, forbid: tuple[str, ...]) -> tuple[Axis, ...]:
-    """The rows that ``--allow`` and ``--forbid`` leave; names are the flags of the settings, or a row's own."""
+def allowed_axes(allow: Sequence[str] | None, forbid: Sequence[str]) -> tuple[Axis, ...]:
+    """The rows that ``allow`` and ``forbid`` leave; names are the flags of the settings, or a row's own."""
     names = {name.replace("_", "-") for axis in AXES for name in (axis.name, *axis.settings)} | {"recipe"}
-    given = (*(allow or ()), *forbid)
-    for name in given:
-        if name.replace("_", "-") not in names:
-            hint = did_you_mean(name, names) or f"; there are {', '.join(sorted(names))}"
-            raise InvalidRequest(f"cannot allow or forbid {name!r}{hint}")
+    names -= {"zero-options"}
+    for flag, given in (("allow", allow), ("forbid", forbid)):
+        _check(flag, given, names)
+    both = {name.replace("_", "-") for name in allow or ()} & {name.replace("_", "-") for name in forbid}
+    if both:
+        raise InvalidRequest(f"{', '.join(sorted(both))} cannot be allowed and forbidden; leave one of them out")
     return tuple(axis for axis in AXES if (allow is None or _is_named(axis, allow)) and not _is_named(axis, forbid))
 
 
-def _is_named(axis: Axis, given: tuple[str, ...]) -> bool:
+def _check(flag: str, given: Sequence[str] | None, names: set[str]) -> None:
+    if given is None:
+        return
+    known = ", ".join(sorted(names))
+    if isinstance(given, str) or not all(isinstance(name, str) for name in given):
+        raise InvalidRequest(f"{flag} {given!r} is not a list of names; write it as ({given!r},)")
+    if flag == "allow" and not given:
+        raise InvalidRequest(f"allow names nothing, so that nothing could change; there are {known}")
+    for name in given:
+        if name.replace("_", "-") not in names:
+            hint = did_you_mean(name, names) or f"; there are {known}"
+            raise InvalidRequest(f"cannot {flag} {name!r}{hint}")
+
+
+def _is_named(axis: Axis, given: Sequence[str]) -> bool:
     own = {name.replace("_", "-") for name in (axis.name, *axis.settings)}
     if not axis.keeps_recipe:
         own.add("recipe")

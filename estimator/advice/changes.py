@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ..settings import TrainSettings
 from .axes import AXES, Axis
@@ -19,14 +20,18 @@ def changes_of(trials: Trials, start: TrainSettings, end: TrainSettings) -> tupl
 
 
 def _changes(trials: Trials, start: TrainSettings, end: TrainSettings) -> Iterator[Change]:
-    before = start
+    """Where a step on the way has no figure, it is taken together with the next."""
+    before, waiting = start, {}
     for axis in AXES:
         fields = {name: getattr(end, name) for name in axis.settings if getattr(end, name) != getattr(before, name)}
         if not fields or not _decides(axis, getattr(end, axis.settings[0])):
             continue
-        after = dataclasses.replace(before, **fields)
-        yield _change(trials, axis, before, after)
-        before = after
+        waiting |= fields
+        after = dataclasses.replace(before, **waiting)
+        if trials.maybe(after) is None:
+            continue
+        yield _change(trials, axis, before, after, waiting)
+        before, waiting = after, {}
 
 
 def _decides(axis: Axis, value: object) -> bool:
@@ -34,31 +39,30 @@ def _decides(axis: Axis, value: object) -> bool:
     return None in axis.loses or value in axis.loses
 
 
-def _change(trials: Trials, axis: Axis, before: TrainSettings, after: TrainSettings) -> Change:
+def _change(
+    trials: Trials, axis: Axis, before: TrainSettings, after: TrainSettings, changed: Mapping[str, Any]
+) -> Change:
     old, new = trials(before), trials(after)
     name = axis.settings[0]
-    changed = {
-        field: getattr(after, field) for field in axis.settings if getattr(after, field) != getattr(before, field)
-    }
     relative = new.seconds / old.seconds
     return Change(
         setting=name,
         from_=getattr(before, name),
         to=getattr(after, name),
         settings=changed,
-        saved_bytes=_saved(trials, axis, old, new),
+        saved_bytes=_saved(axis, old, new),
         relative_time=round(relative, 3),
         cost=_in_words(relative),
-        loses=_loss(axis, new.glance.has_batch_statistics, after),
+        loses=_loss(axis, new.has_batch_statistics, after),
         keeps_recipe=axis.keeps_recipe,
     )
 
 
-def _saved(trials: Trials, axis: Axis, old: Trial, new: Trial) -> int:
+def _saved(axis: Axis, old: Trial, new: Trial) -> int:
     """Of the peak that is asked of the allocator; what changes the allocator saves what that reserves."""
     if axis.name != "alloc_conf":
         return old.requested_bytes - new.requested_bytes
-    before, after = (trials.whole(trial.settings).peak.reserved_bytes for trial in (old, new))
+    before, after = (trial.peak.reserved_bytes for trial in (old, new))
     assert before is not None
     assert after is not None
     return before - after

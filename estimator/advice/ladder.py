@@ -82,11 +82,9 @@ class _Ladder:
         rung = self._rung("gradient checkpointing", "all blocks", grad_checkpointing=True)
         if rung.peak_bytes is None:
             return rung
-        old, new = self.trials.whole(before).glance, self.trials.whole(self.below).glance
-        assert old.saved_activation_bytes
-        assert new.saved_activation_bytes is not None
+        old, new = self.trials(before), self.trials(self.below)
         less = 100 * (1 - new.saved_activation_bytes / old.saved_activation_bytes)
-        more = 100 * (new.cost.flops / old.cost.flops - 1)
+        more = 100 * (new.step_flops / old.step_flops - 1)
         remark = f"{less:.0f} % of the activations for {more:.0f} % more FLOPs; {_CLAIM}"
         return dataclasses.replace(rung, remark=remark)
 

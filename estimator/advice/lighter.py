@@ -54,7 +54,7 @@ def _fitting(trials: Trials, settings: TrainSettings, names: list[str]) -> Itera
         yield LighterModel(
             name=name,
             num_parameters=catalog.resolve(name).num_parameters or 0,
-            step_flops=trial.glance.cost.flops,
+            step_flops=trial.step_flops,
             peak_bytes=trial.requested_bytes,
             headroom_bytes=trial.headroom_bytes,
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..errors import InvalidRequest
 from ..searching import last_that
@@ -21,11 +21,22 @@ from .trials import Trial, Trials
 #: Larger micro-batches and more micro-steps are not tried.
 _MAX_BS, _MAX_ACCUM = 1 << 20, 1024
 
-__all__ = ["Family", "Found", "Grid", "batches", "checked_share", "product_of", "search", "singles_of", "with_batch"]
+__all__ = [
+    "Family",
+    "Found",
+    "Grid",
+    "batches",
+    "beyond",
+    "checked_accum",
+    "checked_share",
+    "fastest",
+    "search",
+    "with_batch",
+]
 
 
 class Found(NamedTuple):
-    """What a family's grid holds: the offers, how many candidates it has, and how many of them fit."""
+    """What a family's grid holds: the offers, how many candidates it has, and how many of them are known to fit."""
 
     offers: list[Trial]
     considered: int
@@ -62,7 +73,10 @@ class Grid:
 
     def __init__(self, trials: Trials, family: Family, sizes: Sequence[int], per_gpu: int, num_blocks: int) -> None:
         self.trials, self.family, self.sizes, self.per_gpu = trials, family, sizes, per_gpu
-        self.most = num_blocks
+        self.most, self.last = num_blocks, len(sizes) - 1
+
+    def __len__(self) -> int:
+        return len(self.sizes) * (self.most + 1)
 
     def settings_at(self, place: int, layers: int, alloc_conf: str | None = None) -> TrainSettings:
         """The candidate with ``layers`` checkpointed blocks."""
@@ -73,52 +87,63 @@ class Grid:
         return settings if alloc_conf is None else dataclasses.replace(settings, alloc_conf=alloc_conf)
 
     def place_of(self, settings: TrainSettings) -> tuple[int, int]:
-        """The place and the number of checkpointed blocks of a candidate."""
+        """The place and the number of checkpointed blocks of another family's candidate."""
         place = self.sizes.index(settings.bs)
         if not self.most or not settings.grad_checkpointing:  # the request's own checkpointing stays as it is
             return place, 0
         return place, self.most if settings.checkpoint_layers is None else settings.checkpoint_layers
 
+    def at(self, place: int, layers: int, alloc_conf: str | None = None) -> Trial:
+        """The candidate, played."""
+        return self.trials(self.settings_at(place, layers, alloc_conf))
+
     def fits(self, place: int, layers: int, alloc_conf: str | None = None) -> bool:
         """Whether the candidate fits."""
-        return self.trials(self.settings_at(place, layers, alloc_conf)).fits
+        return self.at(place, layers, alloc_conf).fits
 
-    def largest(self, layers: int) -> int | None:
-        """The place of the largest micro-batch that fits with ``layers`` checkpointed blocks."""
-        last = len(self.sizes) - 1
-        return last_that(lambda place: self.fits(place, layers), self._guess(layers), 0, last)
-
-    def _guess(self, layers: int) -> int:
-        """By a straight line through two batches."""
-        last = len(self.sizes) - 1
-        low, high = (self.trials(self.settings_at(place, layers)) for place in (last // 2, last))
-        slope = (high.requested_bytes - low.requested_bytes) / max(self.sizes[last] - self.sizes[last // 2], 1)
-        room = high.usable_bytes - high.requested_bytes + slope * self.sizes[last]
-        return sum(slope * size <= room for size in self.sizes) - 1
+    def largest(self, layers: int, alloc_conf: str | None = None, *, first: int = 0) -> int | None:
+        """The place of the largest micro-batch from ``first`` on that fits with ``layers`` checkpointed blocks."""
+        room = self.trials.usable_bytes
+        guess = sum(self._requested(place, layers) <= room for place in range(len(self.sizes))) - 1
+        return last_that(lambda place: self.fits(place, layers, alloc_conf), guess, first, self.last)
 
     def fewest(self, place: int, alloc_conf: str | None, known: int) -> int:
         """The fewest checkpointed blocks with which a batch fits, where ``known`` do."""
-        all_of, none = (self.trials(self.settings_at(place, layers)) for layers in (self.most, 0))
-        per_block = max((none.requested_bytes - all_of.requested_bytes) / self.most, 1)
-        guess = self.most - int((all_of.usable_bytes - all_of.requested_bytes) / per_block)
+        room = self.trials.usable_bytes
+        guess = sum(self._requested(place, self.most - spared) <= room for spared in range(self.most + 1)) - 1
         spared = last_that(
             lambda spared: spared <= self.most - known or self.fits(place, self.most - spared, alloc_conf),
-            self.most - guess,
+            guess,
             0,
             self.most,
         )
         assert spared is not None
         return self.most - spared
 
+    def _requested(self, place: int, layers: int) -> float:
+        """A guess of the bytes by straight lines between two batches and between all blocks checkpointed and none: the
+        largest batch, in one micro-step, may stand apart."""
+        low, high = 0, max(self.last - 1, min(self.last, 1))
+        of_none = self._between(low, high, place, 0)
+        if not layers:
+            return of_none
+        return of_none + (self._between(low, high, place, self.most) - of_none) * layers / self.most
+
+    def _between(self, low: int, high: int, place: int, layers: int) -> float:
+        first, second = self.at(low, layers).requested_bytes, self.at(high, layers).requested_bytes
+        slope = (second - first) / max(self.sizes[high] - self.sizes[low], 1)
+        return first + slope * (self.sizes[place] - self.sizes[low])
+
 
 def search(grid: Grid, alloc_confs: Sequence[str]) -> Found:
     """What a grid offers; ``alloc_confs`` may be tried where the allocator's own segments are not enough."""
     trials, rows = grid.trials, grid.most + 1
     plain = grid.largest(0)
-    largest = grid.largest(grid.most) if grid.most else plain
     layers = dict.fromkeys(range((-1 if plain is None else plain) + 1), 0)
-    for place in range(len(layers), (-1 if largest is None else largest) + 1):
-        layers[place] = grid.fewest(place, None, grid.most)
+    if grid.most and len(layers) < len(grid.sizes):
+        largest = grid.largest(grid.most, first=len(layers))
+        for place in range(len(layers), (-1 if largest is None else largest) + 1):
+            layers[place] = grid.fewest(place, None, grid.most)
     offers = [trials(grid.settings_at(place, count)) for place, count in _needed(layers)]
     fitting = sum(rows - count for count in layers.values())
     for alloc_conf in alloc_confs:
@@ -126,25 +151,38 @@ def search(grid: Grid, alloc_confs: Sequence[str]) -> Found:
         needed = [(place, count) for place, count in _needed(layers | better) if place in better]
         offers += [trials(grid.settings_at(place, count, alloc_conf)) for place, count in needed]
         fitting += sum(rows - count for count in (layers | better).values())
-    return Found(offers, len(grid.sizes) * rows * (1 + len(alloc_confs)), fitting)
+    return Found(offers, len(grid) * (1 + len(alloc_confs)), fitting)
 
 
-def beyond(grid: Grid, best: TrainSettings) -> Found:
+def fastest(grid: Grid, alloc_confs: Sequence[str]) -> Found:
+    """The largest batch without checkpointing, or the smallest with as few checkpointed blocks as it takes."""
+    considered = len(grid) * (1 + len(alloc_confs))
+    place, count = grid.largest(0), 0
+    if place is None:
+        if not grid.most or not grid.fits(0, grid.most):
+            return Found([], considered, 0)
+        place, count = 0, grid.fewest(0, None, grid.most)
+    return Found([grid.at(place, count)], considered, (place + 1) * (grid.most - count + 1))
+
+
+def beyond(grid: Grid, best: TrainSettings, alloc_confs: Sequence[str]) -> Found:
     """What a grid offers that is faster than ``best`` of another family: a larger batch, or fewer checkpointed blocks.
 
-    Where neither the next larger batch nor one block less fits, nothing beyond does.
+    Where neither the next larger batch nor one block less fits, nothing beyond does; what is not beyond would change
+    more than ``best`` for nothing.
     """
     place, layers = grid.place_of(best)
-    conf, last = best.alloc_conf, len(grid.sizes) - 1
-    considered = (last - place + 1) * (layers + 1)
-    if place < last and grid.fits(place + 1, layers, conf):
-        found = last_that(lambda larger: grid.fits(larger, layers, conf), place + 1, place + 1, last)
+    conf, considered = best.alloc_conf, len(grid) * (1 + len(alloc_confs))
+    if place < grid.last and grid.fits(place + 1, layers, conf):
+        found = grid.largest(layers, conf, first=place + 1)
         assert found is not None
         place = found
     elif not layers or not grid.fits(place, layers - 1, conf):
-        return Found([], considered, int(grid.fits(place, layers, conf)))
+        return Found([], considered, 0)
     count = grid.fewest(place, conf, layers) if layers else 0
-    return Found([grid.trials(grid.settings_at(place, count, conf))], considered, layers - count + 1)
+    if conf is not None and conf in alloc_confs and grid.fits(place, count):
+        conf, count = None, grid.fewest(place, None, count) if count else 0
+    return Found([grid.at(place, count, conf)], considered, (place + 1) * (grid.most - count + 1))
 
 
 def _needed(layers: dict[int, int]) -> Iterator[tuple[int, int]]:
@@ -166,26 +204,7 @@ def _with_conf(grid: Grid, layers: dict[int, int], alloc_conf: str) -> Iterator[
 
 def _worth(grid: Grid, place: int, layers: int) -> bool:
     """What is allocated has to fit however it is laid out."""
-    trial = grid.trials(grid.settings_at(place, layers))
-    return trial.requested_bytes <= trial.usable_bytes
-
-
-def product_of(start: TrainSettings, axes: Sequence[Axis], trials: Trials) -> list[Family]:
-    """Every combination of the values of ``axes``, the unchanged one first; None stands for the request's own."""
-    families = [Family(start, ())]
-    for axis in axes:
-        families += [
-            Family(dataclasses.replace(family.settings, **{axis.settings[0]: value}), (*family.changed, axis))
-            for family in families
-            for value in axis.values(family.settings, trials.gpu)
-        ]
-    return families
-
-
-def singles_of(start: TrainSettings, axes: Sequence[Axis], trials: Trials) -> list[Family]:
-    """``start`` with one of the axes changed."""
-    values: list[tuple[Axis, Any]] = [(axis, value) for axis in axes for value in axis.values(start, trials.gpu)]
-    return [Family(dataclasses.replace(start, **{axis.settings[0]: value}), (axis,)) for axis, value in values]
+    return grid.at(place, layers).may_fit
 
 
 def checked_share(effective_batch: int, gpus: int) -> int:
@@ -194,9 +213,23 @@ def checked_share(effective_batch: int, gpus: int) -> int:
         raise InvalidRequest(f"effective batch {effective_batch!r} is not valid; it must be a whole number, at least 1")
     if rest := effective_batch % gpus:
         below, above = effective_batch - rest, effective_batch - rest + gpus
-        near = " or ".join(str(batch) for batch in (below, above) if batch)
-        raise InvalidRequest(
-            f"effective batch {effective_batch} cannot be shared by {gpus} GPUs; use {near}, and scale the learning "
-            "rate by the same factor (SGD) or by its root (Adam)"
-        )
+        raise InvalidRequest(_not_met(f"cannot be shared by {gpus} GPUs", effective_batch, below, above))
     return effective_batch // gpus
+
+
+def checked_accum(effective_batch: int, gpus: int, bs: int) -> int:
+    """The micro-steps of ``bs`` images, where that stays; raises InvalidRequest where they do not add up."""
+    step = bs * gpus
+    if rest := effective_batch % step:
+        below, above = effective_batch - rest, effective_batch - rest + step
+        why = f"is no multiple of {step} ({bs} images x {gpus})"
+        raise InvalidRequest(_not_met(why, effective_batch, below, above))
+    return effective_batch // step
+
+
+def _not_met(why: str, effective_batch: int, below: int, above: int) -> str:
+    near = " or ".join(str(batch) for batch in (below, above) if batch)
+    return (
+        f"effective batch {effective_batch} {why}; use {near}, and scale the learning rate by the same factor (SGD) or "
+        "by its root (Adam)"
+    )

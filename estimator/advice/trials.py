@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ..candidate import Candidate
 from ..cost import seconds
+from ..device import device_of
 from ..errors import InvalidRequest, NotModelled, VitmemError
 from ..gpus import GpuRow, find
-from ..pipeline import Glance, glance
 from ..result import Peak
 from ..settings import TrainSettings
 
@@ -18,35 +19,47 @@ __all__ = ["Trial", "Trials"]
 _DEFAULT_GPU = "a100-40g"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One candidate that was played."""
+    """One candidate that was played, under the settings that were asked for."""
 
-    settings: TrainSettings
-    glance: Glance
-    seconds: float
-
-    @property
-    def requested_bytes(self) -> int:
-        """The peak before the allocator rounds it up."""
-        return self.glance.requested_bytes
-
-    @property
-    def headroom_bytes(self) -> int:
-        """What the CUDA context's expected size leaves, less what is reserved, or requested where it is too much."""
-        seen = self.glance.verdict
-        return self.usable_bytes - self.requested_bytes if seen is None else int(seen["headroom_bytes"])
+    def __init__(self, settings: TrainSettings, candidate: Candidate, gpu: GpuRow) -> None:
+        self.settings, self._candidate = settings, candidate
+        self.seconds = seconds(candidate.cost, gpu)
+        self.step_flops = candidate.cost.flops
+        self.requested_bytes = candidate.requested_bytes
+        self.usable_bytes = candidate.usable_bytes
+        self.largest_parameter = candidate.largest_parameter
+        self.has_batch_statistics = candidate.has_batch_statistics
+        self._fits: bool | None = None
+        if not self.may_fit:
+            candidate.release()
 
     @property
-    def usable_bytes(self) -> int:
-        """What the CUDA context's expected size leaves."""
-        assert self.glance.usable_bytes is not None
-        return self.glance.usable_bytes
+    def may_fit(self) -> bool:
+        """Whether what is requested fits, however it is laid out."""
+        return self.requested_bytes <= self._candidate.device.room_bytes
 
     @property
     def fits(self) -> bool:
         """Whether the verdict is a plain yes."""
-        return self.glance.verdict is not None and self.glance.verdict["fits"] == "yes"
+        if self._fits is None:
+            self._fits = self._candidate.fits
+            if self._fits:
+                _ = self._candidate.peak
+            self._candidate.release()
+        return self._fits
+
+    @property
+    def peak(self) -> Peak:
+        """Its peak, even where it is too large."""
+        found = self._candidate.peak
+        self._candidate.release()
+        return found
+
+    @property
+    def headroom_bytes(self) -> int:
+        """What the CUDA context's expected size leaves, less what is reserved, or requested where it does not fit."""
+        return self._candidate.headroom_bytes if self.fits else self.usable_bytes - self.requested_bytes
 
     @property
     def missing_bytes(self) -> int:
@@ -54,13 +67,12 @@ class Trial:
         peak = self.peak
         assert peak.device_bytes is not None
         assert peak.device_high_bytes is not None
-        return peak.device_high_bytes - peak.device_bytes - self.headroom_bytes
+        return peak.device_high_bytes - peak.device_bytes - self._candidate.headroom_bytes
 
     @property
-    def peak(self) -> Peak:
-        """The peak of what was replayed."""
-        assert self.glance.peak is not None
-        return self.glance.peak
+    def saved_activation_bytes(self) -> int:
+        """What the forward pass leaves for the backward pass."""
+        return self._candidate.saved_activation_bytes
 
 
 class Trials:
@@ -69,6 +81,13 @@ class Trials:
     def __init__(self, settings: TrainSettings) -> None:
         self.gpu: GpuRow = find(settings.gpu or _DEFAULT_GPU)
         self._known: dict[TrainSettings, Trial | VitmemError] = {}
+        self._device = device_of(settings)
+
+    @property
+    def usable_bytes(self) -> int:
+        """What the CUDA context's expected size leaves of one GPU."""
+        assert self._device.usable_bytes is not None
+        return self._device.usable_bytes
 
     def __call__(self, settings: TrainSettings) -> Trial:
         """Raises InvalidRequest or NotModelled where there is no figure."""
@@ -81,15 +100,9 @@ class Trials:
 
     def _try(self, settings: TrainSettings) -> Trial | VitmemError:
         try:
-            seen = glance(settings)
+            return Trial(settings, Candidate(settings), self.gpu)
         except (InvalidRequest, NotModelled) as reason:
             return reason.with_traceback(None)
-        return Trial(settings=settings, glance=seen, seconds=seconds(seen.cost, self.gpu))
-
-    def whole(self, settings: TrainSettings) -> Trial:
-        """The candidate with its peak, even where it is too large."""
-        known = self(settings)
-        return known if known.glance.peak else dataclasses.replace(known, glance=glance(settings, whole=True))
 
     def maybe(self, settings: TrainSettings, **changes: Any) -> Trial | None:
         """The candidate, or None where there is no figure."""

@@ -11,6 +11,7 @@ from ..engine import Tensor, own_first, record_all
 from ..errors import InvalidRequest
 from ..units import DType
 from .strategy import Strategy
+from .traffic import OF_BACKWARD, Traffic, all_reduce
 
 if TYPE_CHECKING:
     from ..optimizers import Group
@@ -114,6 +115,12 @@ class DDP(Strategy):
             return
         ready = [(p.accumulator.rank, p) for p in self._trained if p.accumulator]
         self._order = [p for _, p in sorted(ready, key=lambda item: item[0])]
+
+    def traffic(self) -> Traffic:
+        """All gradients are summed once, bucket by bucket beside the last micro-step's backward pass."""
+        settings = self.step.settings
+        sent = all_reduce(sum(p.num_bytes for p in self._trained), settings.gpus)
+        return Traffic(link_bytes=sent, hideable_bytes=sent, hiding_share=OF_BACKWARD / settings.accum)
 
     def _made(self, buckets: Iterable[tuple[DType, int]]) -> list[Tensor]:
         run = self.step.run

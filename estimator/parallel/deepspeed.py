@@ -42,7 +42,7 @@ class DeepSpeed(Strategy):
     def __init__(self, step: Step) -> None:
         super().__init__(step)
         self.config = ZeroConfig.of(step.settings, step.plan)
-        self.ranks = step.settings.gpus
+        self.ranks = self.num_parts = step.settings.gpus
 
     @classmethod
     def check(cls, settings: TrainSettings) -> None:
@@ -94,6 +94,14 @@ class DeepSpeed(Strategy):
         if self.step.dtype is DType.float32:
             return images
         return Tensor.empty(images.run, images.shape, self.step.dtype, kind="inputs")
+
+    def host_traffic(self, part: int, *, to_and_fro: int) -> dict[str, int]:
+        """With ``offload_optimizer``: so many bytes go to and fro for each element of a ``part``, and Adam on the CPU
+        reads weight, gradient and two moments and writes all but the gradient, in fp32, and the 16-bit weight."""
+        if not self.config.offload_optimizer:
+            return {}
+        on_host = 4 * (4 + 3) + (2 if self.step.dtype is not DType.float32 else 0)
+        return {"host_link_bytes": part * to_and_fro, "host_memory_bytes": part * self.ranks * on_host}
 
     def host_bytes(self, pinned: Sequence[int], pageable: int) -> Mapping[str, int]:
         """``offload_bytes`` of a rank: torch's host allocator hands out powers of two (CachingHostAllocator.h)."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..engine import Tensor
 from ..errors import InvalidRequest, NotModelled
 from ..generations import Torch
+from .traffic import Traffic
 
 if TYPE_CHECKING:
     from ..optimizers import Group
@@ -36,6 +37,11 @@ class Strategy:
     shares_blocks = True
     #: Whether the engine clips and updates by itself.
     updates = False
+
+    #: The values of ``--offload`` that a recommendation tries.
+    offloads: tuple[str, ...] = ()
+    #: Among how many ranks the update is divided.
+    num_parts = 1
 
     def __init__(self, step: Step) -> None:
         self.step = step
@@ -75,6 +81,10 @@ class Strategy:
 
     def update(self) -> None:
         """``optimizer.step()`` where the engine ``updates``."""
+
+    def traffic(self) -> Traffic:
+        """What an optimizer step exchanges, once it is played."""
+        return Traffic()
 
     def host(self) -> Mapping[str, int]:
         """Bytes of host memory that the engine takes on one rank."""

@@ -15,6 +15,7 @@ from ..optimizers import Group
 from ..units import DType
 from .deepspeed import DeepSpeed
 from .partitions import FlatGroup, most_loaded
+from .traffic import OF_BACKWARD, Traffic, all_gather, all_reduce
 
 if TYPE_CHECKING:
     from ..step import Step
@@ -233,6 +234,22 @@ class ZeroOneTwo(DeepSpeed):
             del grad
         self._averaged = []
 
+    def traffic(self) -> Traffic:
+        """Gradients are summed whole (``allreduce_and_scatter``), by stage 1 in the last micro-step, by stage 2 in
+        every one; then each rank's new weights are gathered. Copies to the host have fp32's size."""
+        accum, size = self.step.settings.accum, self.step.dtype.size
+        whole = sum(group.numel for group in self.groups)
+        part = whole // self.ranks
+        times = accum if self.partitions_gradients else 1
+        summed = times * all_reduce(size * whole, self.ranks)
+        hides = self.config.overlap_comm
+        return Traffic(
+            link_bytes=summed + all_gather(size * whole, self.ranks),
+            hideable_bytes=summed if hides else 0,
+            hiding_share=OF_BACKWARD * times / accum if hides else 0.0,
+            **self.host_traffic(part, to_and_fro=2 * 4 + 2 * size * (times - 1)),
+        )
+
     def host(self) -> Mapping[str, int]:
         """Of one rank, with ``offload_optimizer``: pinned buffers are rounded up to a power of two."""
         if not self.config.offload_optimizer:
@@ -257,4 +274,5 @@ class Zero2(ZeroOneTwo):
     """Gradients are partitioned as well, as soon as a bucket is full."""
 
     partitions_gradients = True
+    offloads = ("optimizer",)
     assumption = f"{DeepSpeed.source}, stage 2: fp32 weights and optimizer states of a part, counted as optimizer state"

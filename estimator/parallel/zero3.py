@@ -16,6 +16,7 @@ from ..errors import NotModelled
 from ..optimizers import Group
 from ..units import DType
 from .deepspeed import DeepSpeed
+from .traffic import Traffic, all_gather, reduce_scatter
 
 if TYPE_CHECKING:
     from ..step import Step
@@ -51,6 +52,8 @@ class Zero3(DeepSpeed):
         f"{DeepSpeed.source}, stage 3: weights gathered in the forward pass stay until their backward pass, because "
         "stage3_max_reuse_distance is larger than the model; fp32 weights of a part are counted as optimizer state"
     )
+
+    offloads = ("optimizer", "all")
 
     def __init__(self, step: Step) -> None:
         super().__init__(step)
@@ -223,6 +226,21 @@ class Zero3(DeepSpeed):
                 self.step.optimizer_step([Group((master,), decayed=decayed)], scaled=False)
                 del grad
         self._gather_persistent()
+
+    def traffic(self) -> Traffic:
+        """In every micro-step weights are gathered once, as they stay until their backward pass, and gradients are
+        divided; what persists is gathered after the update."""
+        accum, size, config = self.step.settings.accum, self.step.dtype.size, self.config
+        every = size * sum(s.padded for s in self._sharded.values())
+        persistent = size * sum(s.padded for s in self._sharded.values() if s.persists)
+        passing = accum * (all_gather(every - persistent, self.ranks) + reduce_scatter(every, self.ranks))
+        loaded = accum * size if config.offload_param else 0
+        return Traffic(
+            link_bytes=passing + all_gather(persistent, self.ranks),
+            hideable_bytes=passing if config.overlap_comm else 0,
+            hiding_share=1.0 if config.overlap_comm else 0.0,
+            **self.host_traffic(every // size // self.ranks, to_and_fro=4 * accum + size + loaded),
+        )
 
     def host(self) -> Mapping[str, int]:
         """Of one rank: with ``offload_optimizer`` masters, gradients and states, with ``offload_param`` shards too."""

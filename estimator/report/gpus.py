@@ -44,6 +44,8 @@ class Known(Protocol):
     @property
     def bandwidth_gb_per_s(self) -> int: ...
     @property
+    def nvlink_gb_per_s(self) -> int | None: ...
+    @property
     def source_memory(self) -> str: ...
     @property
     def source_peak(self) -> str: ...
@@ -115,6 +117,7 @@ def _document(gpu: Known, context: Held) -> dict[str, Any]:
         "tensor_tflops": gpu.tensor_tflops,
         "tensor_dtype": gpu.tensor_dtype,
         "bandwidth_gb_per_s": gpu.bandwidth_gb_per_s,
+        "nvlink_gb_per_s": gpu.nvlink_gb_per_s,
         "context_low_bytes": context.low_bytes,
         "context_expected_bytes": context.expected_bytes,
         "context_high_bytes": context.high_bytes,

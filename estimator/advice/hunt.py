@@ -1,0 +1,136 @@
+"""The hunt for offers: which families of candidates are tried, in which order, and what ends it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..families import Plan
+from ..settings import TrainSettings
+from .axes import Axis, Known
+from .search import Family, Found, Grid, batches, beyond, fastest, search
+from .trials import Trial, Trials
+
+__all__ = ["Hunt", "Offer"]
+
+Offer = tuple[Family, Trial]
+
+
+class Hunt:
+    """One request. ``asked`` is where it starts, ``axes`` are what may change, ``num_blocks`` how many blocks may be
+    checkpointed, ``may_split`` whether the micro-batch may change."""
+
+    def __init__(self, trials: Trials, asked: TrainSettings, plan: Plan, per_gpu: int, axes: Sequence[Axis]) -> None:
+        self.trials, self.asked, self.per_gpu, self.axes = trials, asked, per_gpu, axes
+        names = {axis.name for axis in axes}
+        self.num_blocks = len(plan.blocks) if "grad_checkpointing" in names and not asked.grad_checkpointing else 0
+        self.may_split = "bs" in names
+        self.known = Known(trials.gpu, plan, trials(asked).largest_parameter)
+        self.confs = [value["alloc_conf"] for axis in self._named("alloc_conf") for value in self._values(axis, asked)]
+        self.offers: list[Offer] = []
+        self.considered = self.fitting = 0
+
+    def run(self) -> list[Offer]:
+        """What fits: as asked and with what is better anyway, then what only makes room, where it is worth it."""
+        start = Family(self.asked, ())
+        better = self.improved_start = self.improved(start)
+        self._try(better)
+        if better.changed:
+            self._add(start, lambda grid: fastest(grid, self.confs))
+        for family in (*self._divided(better), *self._singles(better)):
+            self._try(family)
+        if not self.offers:
+            self._try(self.least(better))
+        return self.offers
+
+    def improved(self, start: Family) -> Family:
+        """With every other value that is neither slower nor larger than what it replaces."""
+        family = start
+        for axis in self.axes:
+            if axis.makes_room or not axis.keeps_recipe:
+                continue
+            for value in self._values(axis, family.settings):
+                old, new = self.trials(family.settings), self.trials.maybe(family.settings, **value)
+                if new is None:
+                    continue
+                if new.seconds <= old.seconds and new.requested_bytes <= old.requested_bytes:
+                    family = Family(new.settings, (*family.changed, axis))
+                else:
+                    self.considered += len(self._grid(Family(new.settings, (*family.changed, axis))))
+        return family
+
+    def least(self, start: Family) -> Family:
+        """With whatever takes off the most of one image at a time with all blocks checkpointed, one after the other."""
+        family = start
+        for axis in self.axes:
+            if axis.name == "alloc_conf":
+                continue
+            options = [family, *(Family(s, (*family.changed, axis)) for s in self._changed(axis, family.settings))]
+            family = min(options, key=self._least_bytes)
+        return family
+
+    def smallest(self, family: Family) -> TrainSettings:
+        """A family's candidate that takes the least."""
+        grid = self._grid(family)
+        settings = grid.settings_at(0, grid.most)
+        tries = [settings, *(dataclasses.replace(settings, alloc_conf=conf) for conf in self.confs)]
+        return min(tries, key=lambda tried: self.trials(tried).missing_bytes)
+
+    def _least_bytes(self, family: Family) -> float:
+        grid = self._grid(family)
+        trial = self.trials.maybe(grid.settings_at(0, grid.most))
+        return float("inf") if trial is None else trial.requested_bytes
+
+    def _divided(self, start: Family) -> Iterator[Family]:
+        """States divided among the GPUs, then moved to the host: of one GPU only the latter."""
+        for engine in (start, *self._each("parallel", start)):
+            if engine is not start and self.asked.gpus > 1:
+                yield engine
+            yield from self._each("offload", engine)
+
+    def _each(self, name: str, start: Family) -> Iterator[Family]:
+        for axis in self._named(name):
+            for settings in self._changed(axis, start.settings):
+                yield Family(settings, (*start.changed, axis))
+
+    def _singles(self, start: Family) -> Iterator[Family]:
+        """One change of the recipe at a time."""
+        for axis in self.axes:
+            if not axis.keeps_recipe:
+                changed = (*start.changed, axis)
+                yield from (Family(settings, changed) for settings in self._changed(axis, start.settings))
+
+    def _try(self, family: Family) -> None:
+        """All that the first family to fit has to offer; of a later one what is faster than anything before."""
+        best = min((trial for _, trial in self.offers), key=lambda trial: trial.seconds, default=None)
+        if best is None:
+            self._add(family, lambda grid: search(grid, self.confs))
+            return
+        self._add(family, lambda grid: beyond(grid, best.settings, self.confs), faster_than=best.seconds)
+
+    def _add(self, family: Family, look: Any, faster_than: float = float("inf")) -> None:
+        if self.trials.maybe(family.settings) is None:
+            return
+        grid = self._grid(family)
+        if grid.at(0, grid.most).may_fit:
+            found: Found = look(grid)
+        else:  # then no other of its candidates does
+            found = Found([], len(grid) * (1 + len(self.confs)), 0)
+        self.considered += found.considered
+        self.fitting += found.fitting
+        self.offers += [(family, offer) for offer in found.offers if offer.seconds < faster_than]
+
+    def _grid(self, family: Family) -> Grid:
+        sizes = batches(family.settings, self.per_gpu) if self.may_split else [family.settings.bs]
+        can = self.num_blocks and self.trials.maybe(family.settings, grad_checkpointing=True) is not None
+        return Grid(self.trials, family, sizes, self.per_gpu, self.num_blocks if can else 0)
+
+    def _named(self, name: str) -> Iterator[Axis]:
+        return (axis for axis in self.axes if axis.name == name)
+
+    def _values(self, axis: Axis, settings: TrainSettings) -> list[dict[str, Any]]:
+        return axis.values(settings, self.known)
+
+    def _changed(self, axis: Axis, settings: TrainSettings) -> Iterator[TrainSettings]:
+        return (dataclasses.replace(settings, **value) for value in self._values(axis, settings))

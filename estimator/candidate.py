@@ -1,0 +1,88 @@
+"""One configuration of many: its step is played at once, what follows and the allocator only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from .cost import Cost, cost_of
+from .device import device_of, holds, verdict
+from .pipeline import estimate_of, peak_of, resolved
+from .play import Played, play
+from .result import Estimate, Peak
+from .settings import TrainSettings
+from .step import Step
+from .timeline import allocated_peak
+
+__all__ = ["Candidate"]
+
+
+class Candidate:
+    """Raises as an estimate does; settings need a GPU or a memory.
+
+    ``requested_bytes`` is the steady step's peak before the allocator rounds it up, ``largest_parameter`` the elements
+    of one that is trained.
+    """
+
+    def __init__(self, settings: TrainSettings) -> None:
+        self.plan, self.settings = resolved(settings)
+        self.device = device_of(self.settings)
+        step = self._begun
+        self.requested_bytes = allocated_peak(step.run.ledger(), -1)
+        self.has_batch_statistics = any(name.endswith("running_mean") for name in step.scope.buffers)
+        self.largest_parameter = max((p.numel for p in step.trained.values()), default=0)
+        self.cost: Cost = cost_of(step)
+
+    @cached_property
+    def _begun(self) -> Step:
+        return play(self.plan, self.settings, self.device.gpu)
+
+    @cached_property
+    def _played(self) -> Played:
+        device, begun = self.device, self._begun
+        del self._begun  # it goes on
+        return Played(self.plan, self.settings, device.gpu, device.allocator, begun=begun)
+
+    @property
+    def usable_bytes(self) -> int:
+        """What the context's expected size leaves."""
+        assert self.device.usable_bytes is not None
+        return self.device.usable_bytes
+
+    @cached_property
+    def fits(self) -> bool:
+        """Whether an estimate would say yes. The allocator is not asked where it could not even hold what is live at
+        once."""
+        return self.requested_bytes <= self.device.room_bytes and holds(self.device, self._played.each_run)
+
+    @cached_property
+    def _judged(self) -> tuple[Mapping[str, Any] | None, Peak]:
+        judged, reserved = verdict(self.device, self._played.runs)
+        return judged, peak_of(self._played, self.device, reserved)
+
+    @property
+    def peak(self) -> Peak:
+        """An estimate's, whether it fits or not."""
+        return self._judged[1]
+
+    @property
+    def headroom_bytes(self) -> int:
+        """The verdict's."""
+        judged, _ = self._judged
+        assert judged is not None
+        return int(judged["headroom_bytes"])
+
+    @cached_property
+    def saved_activation_bytes(self) -> int:
+        """What the forward pass leaves for the backward pass."""
+        return sum(self._played.saved_activations.values())
+
+    def estimate(self) -> Estimate:
+        """All that there is to say."""
+        return estimate_of(self.plan, self.settings, self.device, self._played)
+
+    def release(self) -> None:
+        """Let go of the play; what is asked for later is played again."""
+        for name in ("_begun", "_played"):
+            self.__dict__.pop(name, None)
