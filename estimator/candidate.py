@@ -84,5 +84,7 @@ class Candidate:
 
     def release(self) -> None:
         """Let go of the play; what is asked for later is played again."""
-        for name in ("_begun", "_played"):
-            self.__dict__.pop(name, None)
+        begun, played = (self.__dict__.pop(name, None) for name in ("_begun", "_played"))
+        for step in (begun, played and played.step):
+            if step is not None:
+                step.dispose()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .allocator import AllocatorConfig
@@ -98,21 +97,26 @@ class Run:
     def __init__(self, ledger: Ledger, parts: tuple[tuple[str, int], ...], allocator: AllocatorConfig) -> None:
         self.ledger, self.parts, self._allocator = ledger, parts, allocator
         self._marks = tuple(stop for _, stop in parts)
+        self._unlimited: Replay | None = None
 
-    @cached_property
+    @property
     def replay(self) -> Replay:
         """Without a limit."""
-        return replay(self.ledger, dataclasses.replace(self._allocator, capacity=None), marks=self._marks)
+        if self._unlimited is None:
+            self._unlimited = self._replayed(None)
+        return self._unlimited
 
     def within(self, capacity: int) -> Replay:
         """Within so many bytes; one that never reached them is the one without a limit as well."""
-        known = self.__dict__.get("replay")
-        if known is not None and known.reserved_bytes <= capacity:
-            return known
-        limited = replay(self.ledger, dataclasses.replace(self._allocator, capacity=capacity), marks=self._marks)
+        if self._unlimited is not None and self._unlimited.reserved_bytes <= capacity:
+            return self._unlimited
+        limited = self._replayed(capacity)
         if limited.failed is None and not limited.num_retries:
-            self.__dict__["replay"] = limited
+            self._unlimited = limited
         return limited
+
+    def _replayed(self, capacity: int | None) -> Replay:
+        return replay(self.ledger, dataclasses.replace(self._allocator, capacity=capacity), marks=self._marks)
 
     def part_of(self, event: int) -> str:
         """What was going on at an event."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import catalog, cpu, families, host, lora, scope
+from .collector import paused
 from .device import Device, device_of, verdict
 from .errors import NoFamily
 from .families import Plan
@@ -47,12 +48,12 @@ def play_settings(settings: TrainSettings, device: Device | None = None) -> Esti
     device = device or device_of(settings)
     if device.gpu.is_cpu:
         scope.check_on_cpu(settings)
-    return estimate_of(
-        plan,
-        settings,
-        device,
-        Played(plan, settings, device.gpu, device.allocator, trains_again=device.total_bytes is not None),
-    )
+    with paused():
+        again = device.total_bytes is not None
+        played = Played(plan, settings, device.gpu, device.allocator, trains_again=again)
+        estimate = estimate_of(plan, settings, device, played)
+        played.step.dispose()
+    return estimate
 
 
 def estimate_of(plan: Plan, settings: TrainSettings, device: Device, played: Played) -> Estimate:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .candidate import Candidate
+from .collector import paused
 from .errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
 from .pipeline import estimate_settings, resolved
 from .result import SCHEMA_VERSION, Estimate
@@ -57,7 +58,8 @@ def solve_settings(what: str, settings: TrainSettings) -> Solution:
         raise InvalidRequest(f"cannot solve for {what!r}{did_you_mean(what, TARGETS) or f'; there is {_listed()}'}")
     if what != "gpu" and settings.gpu is None and settings.memory is None:
         raise InvalidRequest(f"solve {what} needs what it must fit into; add --gpu rtx4090 or --memory 24GiB")
-    return TARGETS[what](settings)
+    with paused():
+        return TARGETS[what](settings)
 
 
 def _listed() -> str:

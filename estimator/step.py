@@ -242,6 +242,15 @@ class Step:
         """The kernel behind ``scaled_dot_product_attention``, once it has run."""
         return self.run.attention_kernel
 
+    def dispose(self) -> None:
+        """Let go of all that refers back to the step, so that nothing of it waits for the garbage collector."""
+        run = self.run
+        run.handles, run.lt_handles, run.use_hook, run.grad_hook = {}, {}, None, None
+        self.names = {}
+        if self.repeats is not None:
+            self.repeats.dispose()
+        del self.strategy
+
     def zero_grad(self) -> None:
         """``zero_grad(set_to_none=True)``."""
         for parameter in self.trained.values():

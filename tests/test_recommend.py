@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import vitmem
-from hypothesis import given, settings, strategies
-from vitmem.advice import Recommendation, recommend_settings
+from vitmem.advice import recommend_settings
 from vitmem.cli import main
 from vitmem.errors import InvalidRequest, NotModelled
 from vitmem.settings import TrainSettings
 
 TINY, SWIN = "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"
-BLOCKS = 12
 
 
 def fits(plan_settings: dict[str, Any], **changes: Any) -> bool:
@@ -24,41 +22,9 @@ def fits(plan_settings: dict[str, Any], **changes: Any) -> bool:
     return bool(estimate.verdict["fits"] == "yes")
 
 
-def check(found: Recommendation, effective_batch: int) -> None:
-    """The promises of a recommendation, by estimates alone."""
-    for plan in found.plans:
-        kept = dict(plan.settings)
-        estimate = vitmem.estimate(**kept)
-        assert estimate.verdict is not None
-        assert estimate.verdict["fits"] == "yes"
-        assert (estimate.peak, estimate.verdict["headroom_bytes"]) == (plan.peak, plan.headroom_bytes)
-        assert kept["bs"] * kept["accum"] == effective_batch
-        if kept["grad_checkpointing"]:
-            layers = kept["checkpoint_layers"] or BLOCKS
-            fewer = {"checkpoint_layers": layers - 1} if layers > 1 else {"grad_checkpointing": False}
-            assert not fits(kept, **({"checkpoint_layers": None} | fewer)), "one block less would do"
-        if kept["alloc_conf"]:
-            assert not fits(kept, alloc_conf=None), "the allocator's own segments would do"
-        larger = [bs for bs in range(kept["bs"] + 1, effective_batch + 1) if effective_batch % bs == 0]
-        if larger and plan.keeps_recipe:
-            assert not fits(kept, bs=larger[0], accum=effective_batch // larger[0]), "a larger batch would do"
-
-
-@settings(max_examples=4, deadline=None)
-@given(
-    mib=strategies.integers(900, 4000),
-    effective_batch=strategies.sampled_from([1, 7, 24, 60, 128]),
-    precision=strategies.sampled_from(["fp16", "bf16", "pure-bf16"]),
-)
-def test_what_is_recommended_fits_and_what_is_cheaper_does_not(mib: int, effective_batch: int, precision: Any) -> None:
-    request = TrainSettings.of(TINY, memory=f"{mib}MiB", precision=precision)
-    check(recommend_settings(request, effective_batch=effective_batch, num_plans=3), effective_batch)
-
-
 def test_swin_takes_other_attention_and_fewer_blocks() -> None:
     found = recommend_settings(TrainSettings.of(SWIN, memory="4GiB"), effective_batch=64, num_plans=3)
     assert found.plans[0].keeps_recipe
-    check(found, 64)
     assert any(change.setting == "attn" for plan in found.plans for change in plan.changes)
 
 

@@ -21,7 +21,8 @@ def changes_of(trials: Trials, start: TrainSettings, end: TrainSettings) -> tupl
 
 def _changes(trials: Trials, start: TrainSettings, end: TrainSettings) -> Iterator[Change]:
     """Where a step on the way has no figure, it is taken together with the next."""
-    before, waiting = start, {}
+    before = start
+    waiting: dict[str, Any] = {}
     for axis in AXES:
         fields = {name: getattr(end, name) for name in axis.settings if getattr(end, name) != getattr(before, name)}
         if not fields or not _decides(axis, getattr(end, axis.settings[0])):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from ..errors import InvalidRequest, NotModelled
 from ..families import Plan
+from ..pipeline import resolved
 from ..settings import TrainSettings
 from .axes import Axis, Known
 from .search import Family, Found, Grid, batches, beyond, fastest, search
@@ -24,8 +26,10 @@ class Hunt:
     def __init__(self, trials: Trials, asked: TrainSettings, plan: Plan, per_gpu: int, axes: Sequence[Axis]) -> None:
         self.trials, self.asked, self.per_gpu, self.axes = trials, asked, per_gpu, axes
         names = {axis.name for axis in axes}
-        self.num_blocks = len(plan.blocks) if "grad_checkpointing" in names and not asked.grad_checkpointing else 0
         self.may_split = "bs" in names
+        may_checkpoint = "grad_checkpointing" in names and not asked.grad_checkpointing
+        can = may_checkpoint and trials.maybe(asked, grad_checkpointing=True) is not None
+        self.num_blocks = len(plan.blocks) if can else 0
         self.known = Known(trials.gpu, plan, trials(asked).largest_parameter)
         self.confs = [value["alloc_conf"] for axis in self._named("alloc_conf") for value in self._values(axis, asked)]
         self.offers: list[Offer] = []
@@ -37,7 +41,7 @@ class Hunt:
         better = self.improved_start = self.improved(start)
         self._try(better)
         if better.changed:
-            self._add(start, lambda grid: fastest(grid, self.confs))
+            self._add(start, fastest)
         for family in (*self._divided(better), *self._singles(better)):
             self._try(family)
         if not self.offers:
@@ -57,7 +61,7 @@ class Hunt:
                 if new.seconds <= old.seconds and new.requested_bytes <= old.requested_bytes:
                     family = Family(new.settings, (*family.changed, axis))
                 else:
-                    self.considered += len(self._grid(Family(new.settings, (*family.changed, axis))))
+                    self.considered += self._size(self._grid(Family(new.settings, (*family.changed, axis))))
         return family
 
     def least(self, start: Family) -> Family:
@@ -78,9 +82,11 @@ class Hunt:
         return min(tries, key=lambda tried: self.trials(tried).missing_bytes)
 
     def _least_bytes(self, family: Family) -> float:
-        grid = self._grid(family)
-        trial = self.trials.maybe(grid.settings_at(0, grid.most))
-        return float("inf") if trial is None else trial.requested_bytes
+        try:
+            grid = self._grid(family)
+            return grid.at(0, grid.most).requested_bytes
+        except (InvalidRequest, NotModelled):
+            return float("inf")
 
     def _divided(self, start: Family) -> Iterator[Family]:
         """States divided among the GPUs, then moved to the host: of one GPU only the latter."""
@@ -105,26 +111,34 @@ class Hunt:
         """All that the first family to fit has to offer; of a later one what is faster than anything before."""
         best = min((trial for _, trial in self.offers), key=lambda trial: trial.seconds, default=None)
         if best is None:
-            self._add(family, lambda grid: search(grid, self.confs))
+            self._add(family, self._all_of)
             return
         self._add(family, lambda grid: beyond(grid, best.settings, self.confs), faster_than=best.seconds)
 
-    def _add(self, family: Family, look: Any, faster_than: float = float("inf")) -> None:
-        if self.trials.maybe(family.settings) is None:
+    def _all_of(self, grid: Grid) -> Found:
+        """What a whole grid offers: nothing, where the candidate that takes the least does not fit."""
+        return search(grid, self.confs) if grid.at(0, grid.most).may_fit else Found([], 0)
+
+    def _add(self, family: Family, look: Callable[[Grid], Found], faster_than: float = float("inf")) -> None:
+        """What the library refuses, or what is not modelled, is no candidate."""
+        try:
+            grid = self._grid(family)
+            found = look(grid)
+        except (InvalidRequest, NotModelled):
             return
-        grid = self._grid(family)
-        if grid.at(0, grid.most).may_fit:
-            found: Found = look(grid)
-        else:  # then no other of its candidates does
-            found = Found([], len(grid) * (1 + len(self.confs)), 0)
-        self.considered += found.considered
+        self.considered += self._size(grid)
         self.fitting += found.fitting
         self.offers += [(family, offer) for offer in found.offers if offer.seconds < faster_than]
 
+    def _size(self, grid: Grid) -> int:
+        """How many candidates there are, with the allocator's options."""
+        return len(grid) * (1 + len(self.confs))
+
     def _grid(self, family: Family) -> Grid:
+        """Raises for settings that are refused."""
+        resolved(family.settings)
         sizes = batches(family.settings, self.per_gpu) if self.may_split else [family.settings.bs]
-        can = self.num_blocks and self.trials.maybe(family.settings, grad_checkpointing=True) is not None
-        return Grid(self.trials, family, sizes, self.per_gpu, self.num_blocks if can else 0)
+        return Grid(self.trials, family, sizes, self.per_gpu, self.num_blocks)
 
     def _named(self, name: str) -> Iterator[Axis]:
         return (axis for axis in self.axes if axis.name == name)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..collector import paused
 from ..cost import ASSUMPTION, HOST_ASSUMPTION, LINK_ASSUMPTION
 from ..errors import InvalidRequest, NotModelled
 from ..gpus import load
@@ -47,11 +48,12 @@ def recommend_settings(
     axes = allowed_axes(allow, forbid)
     whole = settings.bs * settings.accum * settings.gpus
     total = whole if effective_batch is None else effective_batch
-    search_ = _Search(settings, total, axes)
-    found = search_.recommendation(num_plans)
-    rungs = ladder(search_.trials, search_.asked, search_.per_gpu) if with_ladder else ()
-    wants_lighter = not found.plans if with_lighter is None else with_lighter
-    lighter = lighter_models(search_.trials, search_.asked) if wants_lighter else ()
+    with paused():
+        search_ = _Search(settings, total, axes)
+        found = search_.recommendation(num_plans)
+        rungs = ladder(search_.trials, search_.asked, search_.per_gpu) if with_ladder else ()
+        wants_lighter = not found.plans if with_lighter is None else with_lighter
+        lighter = lighter_models(search_.trials, search_.asked) if wants_lighter else ()
     return dataclasses.replace(found, ladder=rungs, lighter=lighter)
 
 

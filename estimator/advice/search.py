@@ -36,10 +36,9 @@ __all__ = [
 
 
 class Found(NamedTuple):
-    """What a family's grid holds: the offers, how many candidates it has, and how many of them are known to fit."""
+    """What a family's grid holds: the offers, and how many of its candidates are known to fit."""
 
     offers: list[Trial]
-    considered: int
     fitting: int
 
 
@@ -151,18 +150,17 @@ def search(grid: Grid, alloc_confs: Sequence[str]) -> Found:
         needed = [(place, count) for place, count in _needed(layers | better) if place in better]
         offers += [trials(grid.settings_at(place, count, alloc_conf)) for place, count in needed]
         fitting += sum(rows - count for count in (layers | better).values())
-    return Found(offers, len(grid) * (1 + len(alloc_confs)), fitting)
+    return Found(offers, fitting)
 
 
-def fastest(grid: Grid, alloc_confs: Sequence[str]) -> Found:
+def fastest(grid: Grid) -> Found:
     """The largest batch without checkpointing, or the smallest with as few checkpointed blocks as it takes."""
-    considered = len(grid) * (1 + len(alloc_confs))
     place, count = grid.largest(0), 0
     if place is None:
         if not grid.most or not grid.fits(0, grid.most):
-            return Found([], considered, 0)
+            return Found([], 0)
         place, count = 0, grid.fewest(0, None, grid.most)
-    return Found([grid.at(place, count)], considered, (place + 1) * (grid.most - count + 1))
+    return Found([grid.at(place, count)], (place + 1) * (grid.most - count + 1))
 
 
 def beyond(grid: Grid, best: TrainSettings, alloc_confs: Sequence[str]) -> Found:
@@ -172,17 +170,17 @@ def beyond(grid: Grid, best: TrainSettings, alloc_confs: Sequence[str]) -> Found
     more than ``best`` for nothing.
     """
     place, layers = grid.place_of(best)
-    conf, considered = best.alloc_conf, len(grid) * (1 + len(alloc_confs))
+    conf = best.alloc_conf
     if place < grid.last and grid.fits(place + 1, layers, conf):
         found = grid.largest(layers, conf, first=place + 1)
         assert found is not None
         place = found
     elif not layers or not grid.fits(place, layers - 1, conf):
-        return Found([], considered, 0)
+        return Found([], 0)
     count = grid.fewest(place, conf, layers) if layers else 0
     if conf is not None and conf in alloc_confs and grid.fits(place, count):
         conf, count = None, grid.fewest(place, None, count) if count else 0
-    return Found([grid.at(place, count, conf)], considered, (place + 1) * (grid.most - count + 1))
+    return Found([grid.at(place, count, conf)], (place + 1) * (grid.most - count + 1))
 
 
 def _needed(layers: dict[int, int]) -> Iterator[tuple[int, int]]:

@@ -48,6 +48,7 @@ class Repeats:
         self.full_passes, self.num_last = full_passes, num_last
         self.num_open = 0  # blocks that were entered and whose backward pass was not
         kinds: dict[Any, Kind] = {}
+        self._blocks = blocks
         self._kinds: dict[int, Kind] = {}
         for block in blocks:
             parameters: list[Tensor] = []
@@ -60,6 +61,12 @@ class Repeats:
         self.full_passes = full_passes
         for kind in self._kinds.values():
             kind.num_calls = 0
+
+    def dispose(self) -> None:
+        """Blocks are played in full from here on."""
+        for block in self._blocks:
+            block.repeats = None
+        self._blocks, self._kinds = (), {}
 
     def __call__(self, block: Module, args: tuple[Any, ...]) -> Any:
         """The block's result, played or entered again."""
