@@ -1,4 +1,4 @@
-"""The CUDA side of MemoryCallback and preflight: a real Trainer on PyTorch's CUDA build without a GPU."""
+"""The CUDA side of what is inside a training: a real Trainer and timm's loop on PyTorch's CUDA build without a GPU."""
 
 from __future__ import annotations
 
@@ -54,6 +54,43 @@ def test_the_callback_reads_the_allocator_that_the_estimate_replays(tmp_path: Pa
     assert report["reserved_bytes"] == estimate["peak"]["reserved_bytes"]
     scalars = 2 * 512  # two more than the loop of the contract has
     assert report["peak_bytes"] == estimate["peak"]["allocated_bytes"] + scalars
-    assert report["phases"]["forward_backward"] == report["peak_bytes"]
+    assert report["phases"]["backward"] == report["peak_bytes"]
+    estimated = {name: phase["allocated_bytes"] for name, phase in estimate["phases"].items() if phase}
+    assert report["phases"]["forward"] == estimated["forward"]
+    assert report["phases"]["optimizer_step"] == estimated["first_step"]  # where the states are made
     assert report["comparison"]["limit_bytes"] == estimate["verdict"]["usable_bytes"]
     assert report["bottlenecks"][0] == "vit.layers.0"
+
+
+LOOP = """
+import json, sys, timm, torch
+from vitmem.validate import watching
+
+model = timm.create_model("vit_tiny_patch16_224", depth=2).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+kept = []
+with watching(model, optimizer, bs=8, precision="bf16", optim="adamw_torch_fused", layers=True, gpu="a100-40g") as seen:
+    for _ in range(14):
+        images, labels = torch.zeros(8, 3, 224, 224, device="cuda"), torch.zeros(8, dtype=torch.int64, device="cuda")
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            out = model(images)
+            loss = torch.nn.functional.cross_entropy(out, labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept.append(out.detach().clone())
+with open(sys.argv[1], "w") as file:
+    json.dump(seen.report.to_dict(), file)
+"""
+
+
+@pytest.mark.slow
+def test_a_plain_loop_is_watched_and_its_leak_is_found(tmp_path: Path) -> None:
+    script, found = tmp_path / "train.py", tmp_path / "found.json"
+    script.write_text(LOOP)
+    assert main(["null", "--gpu", "a100-40g", "--", "python", str(script), str(found)]) == 0
+    report = json.loads(found.read_text())
+    assert report["leak"]["bytes_per_step"] == 16 << 10  # 8 x 1000 bf16 logits in blocks of 512
+    assert {"forward", "backward", "optimizer_step", "between_steps"} == set(report["phases"])
+    assert report["comparison"]["figure"] == "reserved"
+    assert {"blocks.0", "blocks.1", "patch_embed"} <= set(report["layers"])

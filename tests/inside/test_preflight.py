@@ -92,6 +92,70 @@ def test_an_optimizer_that_was_passed_in_is_read(tmp_path: Path) -> None:
         estimate_of(make_trainer(tmp_path, model, optimizers=(foreach, None)))
 
 
+class Config:
+    """What Trainer makes of ``--deepspeed``."""
+
+    def __init__(self, **zero: Any) -> None:
+        self.config = {
+            "train_micro_batch_size_per_gpu": BATCH,
+            "gradient_accumulation_steps": "auto",
+            "bf16": {"enabled": "auto"},
+            "zero_optimization": {"reduce_bucket_size": 5_000_000, **zero},
+        }
+
+    def is_zero3(self) -> bool:
+        stage: int = self.config["zero_optimization"]["stage"]  # type: ignore[index,assignment]
+        return stage == 3
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_is_read_from_the_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: int) -> None:
+    from transformers.integrations import deepspeed
+
+    trainer = make_trainer(tmp_path / "out", optim="adamw_torch_fused")
+    config = Config(stage=stage)
+    trainer.is_deepspeed_enabled, trainer.args.hf_deepspeed_config, trainer.args.bf16 = True, config, True
+    monkeypatch.setattr(type(trainer.args), "world_size", 2)
+    monkeypatch.setattr(deepspeed, "_hf_deepspeed_config_weak_ref", None)
+    deepspeed.set_hf_deepspeed_config(config)
+    if stage == 3:  # built under zero.Init: in parts, and in the engine's type
+        for parameter in trainer.model.parameters():
+            parameter.ds_shape, parameter.data = parameter.shape, torch.empty(0, dtype=torch.bfloat16)
+    estimate = estimate_of(trainer)
+    assert (estimate.request["parallel"], estimate.request["gpus"]) == (f"zero{stage}", 2)
+    assert estimate.request["zero_options"] == {"reduce_bucket_size": 5_000_000}
+    same_as(estimate, tiny(), tmp_path / "model", gpus=2, deepspeed=config.config, optim=None, precision="bf16")
+    assert deepspeed.is_deepspeed_zero3_enabled() is (stage == 3)
+
+
+def test_several_processes_are_ddp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(tmp_path / "out")
+    monkeypatch.setattr(type(trainer.args), "world_size", 2)
+    same_as(estimate_of(trainer), trainer.model, tmp_path / "model", gpus=2, parallel="ddp", precision="fp32")
+
+
+def test_a_model_of_model_init_is_that_which_is_trained(tmp_path: Path) -> None:
+    class WithInit(transformers.Trainer):
+        def __init__(self, model: Any, **arguments: Any) -> None:
+            super().__init__(model_init=lambda: tiny(), **arguments)  # noqa: PLW0108
+
+    trainer = make_trainer(tmp_path / "out", kind=WithInit)
+    same_as(estimate_of(trainer), trainer.model, tmp_path / "model", precision="fp32")
+
+
+@pytest.mark.parametrize("how", ["overridden", "handed in"])
+def test_a_loss_of_ones_own_gets_a_reason_and_no_number(tmp_path: Path, how: str) -> None:
+    class Own(transformers.Trainer):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            return super().compute_loss(*args, **kwargs)
+
+    trainer = make_trainer(tmp_path, kind=Own if how == "overridden" else None)
+    if how == "handed in":
+        trainer.compute_loss_func = lambda outputs, labels, **more: outputs.logits.sum()
+    with pytest.warns(MemoryWarning, match="no estimate: .*MemoryCallback.*vitmem estimate --training-args"):
+        assert preflight(trainer) is None
+
+
 def test_a_timm_model_in_the_trainer(tmp_path: Path) -> None:
     config = transformers.TimmWrapperConfig(
         architecture="vit_tiny_patch16_224", num_labels=5, model_args={"depth": 2, "img_size": 32}

@@ -31,15 +31,18 @@ def test_a_clean_run_is_followed_epoch_by_epoch(tmp_path: Path) -> None:
     report = callback.report
     assert report.num_steps == 2 * NUM_IMAGES // BATCH
     assert report.leak is None
-    assert set(report.phases) == {"between_steps", "forward_backward", "optimizer_step", "evaluation", "save"}
+    assert set(report.phases) == {"between_steps", "forward", "backward", "optimizer_step", "evaluation", "save"}
     assert len(report.epochs) == 2
     assert logged(trainer, "vitmem/growth_bytes_per_step") == [0, 0]
     assert logged(trainer, "vitmem/evaluation_peak_bytes") == [epoch["evaluation"] for epoch in report.epochs]
     assert logged(trainer, "vitmem/epoch_peak_bytes") == [max(epoch.values()) for epoch in report.epochs]
+    assert logged(trainer, "vitmem/forward_peak_bytes") == [epoch["forward"] for epoch in report.epochs]
+    assert logged(trainer, f"vitmem/layers/{report.bottlenecks[0]}_bytes")[-1] == report.layers[report.bottlenecks[0]]
+    assert len({name for row in trainer.state.log_history for name in row if name.startswith("vitmem/layers/")}) == 3
     assert estimate is not None
     states = estimate.states
     held = states.parameter_bytes + states.optimizer_bytes
-    assert held < report.phases["save"] < report.phases["forward_backward"]
+    assert held < report.phases["save"] < report.phases["forward"] <= report.phases["backward"]
     assert report.bottlenecks[0].startswith("vit.")
 
 

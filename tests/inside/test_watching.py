@@ -52,7 +52,7 @@ def test_a_clean_loop_has_peaks_and_no_leak(loop: tuple[Any, Any]) -> None:
                 model.eval()(torch.randn(64, 3, 32, 32))
     report = seen.report
     assert (report.num_steps, report.leak, report.comparison) == (14, None, None)
-    assert {"forward_backward", "optimizer_step", "between_steps"} <= set(report.phases)
+    assert {"forward", "backward", "optimizer_step", "between_steps"} <= set(report.phases)
     assert len(set(report.steps[2:])) == 1
     assert report.peak_bytes == max(report.phases.values())
     assert {"blocks.0", "blocks.1", "patch_embed"} <= set(report.layers)

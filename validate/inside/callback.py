@@ -12,10 +12,13 @@ from vitmem.units import format_bytes
 
 from .leak import Leak
 from .meter import meter_for
-from .record import Record
+from .record import OF_A_STEP, Record
 from .report import MemoryReport
 
 __all__ = ["MemoryCallback", "MemoryWarning", "leak_sentence"]
+
+#: Of the layers that keep most, so many are logged.
+_NUM_LAYERS = 3
 
 
 class MemoryWarning(UserWarning):
@@ -24,6 +27,9 @@ class MemoryWarning(UserWarning):
 
 class MemoryCallback(TrainerCallback):
     """Peaks by epoch and phase, the layers that keep most, leaks, and the estimate's headroom.
+
+    The forward pass is the model's call, the backward pass everything from there to the optimizer's step, clipping and
+    a loss outside the model included; with ``torch_compile`` both are one phase.
 
     ``trainer.add_callback(MemoryCallback(trainer))`` logs through ``trainer.log`` at the end of every epoch, under
     ``vitmem/...``, in bytes. Without ``trainer`` (``callbacks=[MemoryCallback()]``) the figures go into the Trainer's
@@ -36,6 +42,7 @@ class MemoryCallback(TrainerCallback):
     def __init__(self, trainer: Any = None, *, estimate: Estimate | None = None, layers: bool = False) -> None:
         self._trainer, self._estimate, self._layers = trainer, estimate, layers
         self._record: Record | None = None
+        self._backward = "backward"
         self._warned: set[str] = set()
         self._pending: dict[str, float] = {}
 
@@ -60,6 +67,10 @@ class MemoryCallback(TrainerCallback):
         self._record = Record(meter_for(device), device, self._estimate, layers=self._layers)
         self._warned.clear()
         self._record.start(kwargs["model"])
+        self._backward = "forward_backward"
+        if not args.torch_compile:  # a hook would break the graph
+            self._backward = "backward"
+            self._record.split_at_the_end_of_forward(kwargs["model"])
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The batches are there."""
@@ -69,11 +80,11 @@ class MemoryCallback(TrainerCallback):
 
     def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A micro-step is over."""
-        self._ends("forward_backward", in_step=True)
+        self._ends(self._backward, in_step=True)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The last backward pass and clipping are over."""
-        self._ends("forward_backward", in_step=True)
+        self._ends(self._backward, in_step=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The optimizer has stepped, and gradients are gone."""
@@ -150,12 +161,15 @@ class MemoryCallback(TrainerCallback):
 
 def _figures(epoch: dict[str, int], record: Record, leak: Leak | None) -> dict[str, float]:
     """The peaks of one epoch as the Trainer's loggers take them."""
-    step = max((epoch.get(name, 0) for name in ("forward_backward", "optimizer_step")), default=0)
     figures: dict[str, float] = {"vitmem/epoch_peak_bytes": max(epoch.values(), default=0)}
-    figures["vitmem/training_step_peak_bytes"] = step
-    figures |= {f"vitmem/{name}_peak_bytes": epoch[name] for name in ("evaluation", "save") if name in epoch}
+    figures["vitmem/training_step_peak_bytes"] = max((epoch.get(name, 0) for name in OF_A_STEP), default=0)
+    figures |= {f"vitmem/{name}_peak_bytes": size for name, size in epoch.items()}
     if record.reserved is not None:
         figures["vitmem/reserved_peak_bytes"] = record.reserved
+    report = record.report()
+    figures |= {f"vitmem/layers/{name}_bytes": report.layers[name] for name in report.bottlenecks[:_NUM_LAYERS]}
+    if report.comparison is not None and report.comparison.headroom_bytes is not None:
+        figures["vitmem/headroom_bytes"] = report.comparison.headroom_bytes
     figures["vitmem/growth_bytes_per_step"] = 0 if leak is None else leak.bytes_per_step
     return figures
 

@@ -7,6 +7,7 @@ parameter, every module and what each module prints of itself has to be the live
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -23,7 +24,7 @@ from ..build_timm import first_parts as first_parts_of_timm
 from ..build_timm import unwrapped
 from ..build_transformers import first_parts as first_parts_of_transformers
 
-__all__ = ["Described", "described", "keywords"]
+__all__ = ["Described", "described", "keywords", "whole_shape"]
 
 _PURE = {torch.float16: "pure-fp16", torch.bfloat16: "pure-bf16"}
 #: What of a PEFT configuration changes the memory and is not a setting.
@@ -40,6 +41,9 @@ _PEFT_USUAL: Mapping[str, Any] = {
 
 #: Attributes that say how a module is used, and are settings of their own.
 _STATE = frozenset({"training", "gradient_checkpointing", "grad_checkpointing", "activation_checkpointing"})
+
+#: What the model's builder needs not to know: the engine wraps what it builds.
+_OF_THE_ENGINE: Mapping[str, Any] = {"gpus": 1, "parallel": None, "offload": "none", "zero_options": ()}
 
 _OF_FILES = frozenset({"training_args", "deepspeed", "zero_options"})
 
@@ -65,7 +69,7 @@ def described(model: nn.Module, given: Mapping[str, Any]) -> Iterator[Described]
         if _checkpoints(base):
             own["grad_checkpointing"] = True
         settings = TrainSettings.of(folder, **{**given, **own})
-        built = build_model(settings)
+        built = build_model(dataclasses.replace(settings, **_OF_THE_ENGINE))
         _compare(model, built.model)
         yield Described(name, settings, built)
 
@@ -132,7 +136,7 @@ def _write(folder: Path, document: Mapping[str, Any]) -> None:
 
 def _precision(model: nn.Module, given: Mapping[str, Any]) -> str:
     autocast = str(given.get("precision", "fp32"))
-    dtypes = {parameter.dtype for name, parameter in model.named_parameters() if ".lora_" not in name}
+    dtypes = {_dtype(parameter) for name, parameter in model.named_parameters() if ".lora_" not in name}
     if dtypes == {torch.float32}:
         return autocast
     pure = _PURE.get(next(iter(dtypes))) if len(dtypes) == 1 else None
@@ -230,9 +234,20 @@ def _compare(live: nn.Module, built: nn.Module) -> None:
         )
 
 
+def whole_shape(parameter: nn.Parameter) -> torch.Size:
+    """Of a parameter that ZeRO-3 has cut up when the model was built: that of all its parts together."""
+    shape: torch.Size = getattr(parameter, "ds_shape", parameter.shape)
+    return shape
+
+
+def _dtype(parameter: nn.Parameter) -> torch.dtype:
+    """The type that the model was to be built in, where ZeRO-3 has already put the engine's in its place."""
+    return torch.float32 if hasattr(parameter, "ds_shape") else parameter.dtype
+
+
 def _parameter_rows(model: nn.Module) -> dict[str, str]:
     return {
-        name: f"{tuple(p.shape)} {p.dtype}{'' if p.requires_grad else ' frozen'}"
+        name: f"{tuple(whole_shape(p))} {_dtype(p)}{'' if p.requires_grad else ' frozen'}"
         for name, p in model.named_parameters()
     }
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
 import vitmem
 from transformers import Trainer
+from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from vitmem import Estimate, TrainSettings
 from vitmem.errors import DoesNotFit, InvalidRequest, NotModelled, UnknownName, VitmemError
 from vitmem.units import format_bytes
 
 from .callback import MemoryWarning
-from .live import described, keywords
+from .live import described, keywords, whole_shape
 from .optimizers import check_groups, name_of
 
 __all__ = ["estimate_of", "preflight"]
@@ -56,21 +58,26 @@ def estimate_of(
     memory: str | None = None,
     res: int | tuple[int, int] | None = None,
 ) -> Estimate:
-    """The estimate of a live Trainer; raises NotModelled with what of it is not modelled."""
+    """The estimate of a live Trainer; raises NotModelled with what of it is not modelled.
+
+    With ``model_init`` it is that of the model that Trainer has built by it, as every other will be.
+    """
     _refuse_own_parts(trainer)
     asked, notes = _loop(trainer), ()
     device = _device(trainer, gpu, memory)
     pixels = _image_size(trainer) if res is None else TrainSettings(res=res).res  # type: ignore[arg-type]
-    with described(_model(trainer), asked) as live:
+    with _without_partitions(trainer), described(_model(trainer), asked) as live:
         optimizer = trainer.optimizer
         if optimizer is not None:
             check_groups(optimizer, live.settings, live.built.model, _model(trainer))
         own = keywords(live.settings)
+        if (deepspeed := _deepspeed(trainer)) is not None:
+            own["deepspeed"] = deepspeed
         if pixels is not None and pixels != live.built.image_size:
             own["res"] = _other_size(live.built, pixels)
         folder = own.pop("model")
         estimate = _named(lambda **more: vitmem.estimate(folder, **{**own, **more}), device)
-        trainable = sum(p.numel() for p in _model(trainer).parameters() if p.requires_grad)
+        trainable = sum(whole_shape(p).numel() for p in _model(trainer).parameters() if p.requires_grad)
         if estimate.model.num_trainable_parameters != trainable:
             raise NotModelled(
                 f"the model trains {trainable:,} parameters, the estimate {estimate.model.num_trainable_parameters:,}"
@@ -87,22 +94,26 @@ def _model(trainer: Trainer) -> Any:
 def _refuse_own_parts(trainer: Trainer) -> None:
     for name in _OWN_METHODS:
         if getattr(type(trainer), name) is not getattr(Trainer, name):
-            raise NotModelled(f"{type(trainer).__name__} has its own {name}, which may keep more than Trainer's")
+            raise NotModelled(
+                f"{type(trainer).__name__} has its own {name}, which may keep more than Trainer's; MemoryCallback "
+                "measures what it does, `vitmem estimate --training-args` answers for Trainer's own"
+            )
     if trainer.compute_loss_func is not None:
-        raise NotModelled("compute_loss_func is the user's own: what it keeps is not known")
+        raise NotModelled(
+            "compute_loss_func is the user's own: what it keeps is not known; MemoryCallback measures it, "
+            "`vitmem estimate --training-args` answers for the model's own loss"
+        )
     if trainer.args.n_gpu > 1:
         raise NotModelled("DataParallel over several GPUs of one process is not modelled; start one process per GPU")
-    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
-        raise NotModelled("a live Trainer under DeepSpeed or FSDP is not read; use `vitmem estimate --deepspeed FILE`")
-    if trainer.model is None:
-        raise NotModelled("a Trainer with model_init has no model yet; pass the model")
+    if trainer.is_fsdp_enabled and not trainer.args.fsdp:
+        raise NotModelled("FSDP comes from accelerate's configuration, which is not read; give it as --fsdp")
 
 
 def _loop(trainer: Trainer) -> dict[str, Any]:
     """The settings in the arguments, by the rules of ``--training-args``, with the optimizer that was passed in."""
     arguments: dict[str, Any] = trainer.args.to_dict()  # type: ignore[no-untyped-call]
     arguments.pop("deepspeed", None)
-    settings = TrainSettings.of(None, training_args=arguments)
+    settings = TrainSettings.of(None, training_args=arguments, deepspeed=_deepspeed(trainer))
     own = {
         name: getattr(settings, name)
         for name in (
@@ -110,14 +121,40 @@ def _loop(trainer: Trainer) -> dict[str, Any]:
         )
     }  # fmt: skip
     own["torch"] = _torch()
+    if trainer.is_deepspeed_enabled:
+        own |= {name: getattr(settings, name) for name in ("parallel", "offload")}
     if trainer.args.world_size > 1:
-        own |= {"gpus": trainer.args.world_size, "parallel": "ddp"}
+        own |= {"parallel": settings.parallel or "ddp", "gpus": trainer.args.world_size}
     if trainer.optimizer is not None:
         trained = [parameter for parameter in _model(trainer).parameters() if parameter.requires_grad]
         own["optim"] = name_of(trainer.optimizer, parameters=trained)
     elif trainer.args.weight_decay and not str(own["optim"]).startswith(("adamw", "lion", "adafactor")):
         raise NotModelled(f"{own['optim']} adds its weight decay to copies of the gradients, which is not modelled")
     return own
+
+
+def _deepspeed(trainer: Trainer) -> dict[str, Any] | None:
+    """The configuration that DeepSpeed gets, Trainer's or accelerate's own; None without DeepSpeed."""
+    if not trainer.is_deepspeed_enabled:
+        return None
+    arguments: Any = trainer.args
+    source = arguments.hf_deepspeed_config or trainer.accelerator.state.deepspeed_plugin.hf_ds_config
+    document: dict[str, Any] = source.config
+    return document
+
+
+@contextlib.contextmanager
+def _without_partitions(trainer: Trainer) -> Iterator[None]:
+    """Under ZeRO-3 transformers cuts up every model that it builds: not the one that is built to be held against."""
+    arguments: Any = trainer.args
+    if not trainer.is_deepspeed_enabled or arguments.hf_deepspeed_config is None:
+        yield
+        return
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        set_hf_deepspeed_config(arguments.hf_deepspeed_config)
 
 
 def _torch() -> str:

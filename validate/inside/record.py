@@ -14,7 +14,10 @@ from .leak import Leak, find_leak
 from .meter import Meter
 from .report import Comparison, MemoryReport
 
-__all__ = ["Record"]
+__all__ = ["OF_A_STEP", "Record"]
+
+#: The phases of a training step; what else is named lies between two.
+OF_A_STEP = ("forward", "backward", "forward_backward", "optimizer_step")
 
 #: Steps that are remembered: for the leak, and one by one in the report.
 _REMEMBERED = 1000
@@ -42,6 +45,15 @@ class Record:
         self.meter.start(model)
         if self.watches_layers:
             self._hook(model)
+
+    def split_at_the_end_of_forward(self, model: nn.Module) -> None:
+        """Each of the model's own calls in training ends a phase."""
+
+        def ended(module: nn.Module, args: Any, output: Any) -> None:
+            if module.training and torch.is_grad_enabled():
+                self.ends("forward", in_step=True)
+
+        self._handles.append(model.register_forward_hook(ended))
 
     def stop(self) -> None:
         """Count no more; hooks are taken off."""

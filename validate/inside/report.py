@@ -31,6 +31,11 @@ class Comparison:
             return over > 0
         return over > 0 and 10 * over >= 9 * (self.limit_bytes - self.estimated_bytes)
 
+    @property
+    def headroom_bytes(self) -> int | None:
+        """What is left of the limit, where that is known."""
+        return None if self.limit_bytes is None else self.limit_bytes - self.measured_bytes
+
     def sentence(self) -> str:
         """What to tell the user."""
         measured, estimated = format_bytes(self.measured_bytes), format_bytes(self.estimated_bytes)

@@ -17,7 +17,7 @@ from .callback import MemoryWarning, leak_sentence
 from .live import described, keywords
 from .meter import meter_for
 from .optimizers import check_groups, name_of
-from .record import Record
+from .record import OF_A_STEP, Record
 from .report import MemoryReport
 
 __all__ = ["Watching", "describe", "watching"]
@@ -78,15 +78,20 @@ def describe(model: nn.Module, optimizer: torch.optim.Optimizer, **settings: Any
 
 
 def _hooks(record: Record, model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Any]:
-    """Forward begins with the model's call, the step with ``optimizer.step``; what comes between belongs to forward and
-    backward, what follows a step to the time between."""
+    """Forward is the model's call, the step that of ``optimizer.step``; what comes between belongs to the backward
+    pass, what follows a step to the time between."""
     state = {"phase": "between_steps"}
 
     def forward_begins(module: nn.Module, args: Any) -> None:
-        phase = "forward_backward" if module.training else "evaluation"
+        phase = "forward" if module.training else "evaluation"
         if phase != state["phase"]:
             _ends(record, state["phase"])
             state["phase"] = phase
+
+    def forward_ends(module: nn.Module, args: Any, output: Any) -> None:
+        if state["phase"] == "forward":
+            _ends(record, "forward")
+            state["phase"] = "backward"
 
     def step_begins(*args: Any) -> None:
         _ends(record, state["phase"])
@@ -99,12 +104,13 @@ def _hooks(record: Record, model: nn.Module, optimizer: torch.optim.Optimizer) -
         state["phase"] = "between_steps"
 
     yield model.register_forward_pre_hook(forward_begins)
+    yield model.register_forward_hook(forward_ends)
     yield optimizer.register_step_pre_hook(step_begins)
     yield optimizer.register_step_post_hook(step_ends)
 
 
 def _ends(record: Record, phase: str) -> None:
-    record.ends(phase, in_step=phase in ("forward_backward", "optimizer_step"))
+    record.ends(phase, in_step=phase in OF_A_STEP)
 
 
 def _tell(record: Record) -> None:
