@@ -90,6 +90,13 @@ class Torch:
             )
         return _of(version)
 
+    @classmethod
+    def nearest(cls, text: str) -> Torch:
+        """Of an installed version: itself, or the newest that is known where it is later."""
+        match = re.match(r"(\d+)\.(\d+)(?![\d])", text)
+        later = match is not None and (int(match[1]), int(match[2])) > NEWEST
+        return _of(NEWEST) if later else cls.parse(text)
+
     @property
     def label(self) -> str:
         """``2.14``."""

@@ -3,8 +3,9 @@
     python scripts/gpu_session.py OUT_FOLDER [--seconds 450] [--quick]
 
 Writes ``steps.json``, which ``vitmem validate --corpus OUT_FOLDER`` replays, after every configuration, so that a
-session that is cut off loses nothing; and ``probes/GPU.json``. ``--quick`` takes a few small configurations. What takes
-too long, or kills its worker, is a row with an error. A worker is replaced when it is no longer clean.
+session that is cut off loses nothing: the same command goes on with the configurations that have no figure yet. And
+``probes/GPU.json``. ``--quick`` takes a few small configurations. What takes too long, or kills its worker, is a row
+with an error. A worker is replaced when it is no longer clean.
 """
 
 from __future__ import annotations
@@ -142,20 +143,41 @@ def main() -> int:
         print(f"no session: {probed['error']}", file=sys.stderr)
         return 4
     gpu = probed["gpu"]
-    (asked.folder / "probes" / f"{gpu}.json").write_text(json.dumps(probed, indent=1) + "\n")
     head = {"gpu": gpu, "driver": probed["driver"], "versions": probed["versions"]}
-    num_rows = measure_all(list(quick() if asked.quick else configurations()), asked.folder / "steps.json", head, ends)
-    print(f"{num_rows} configurations in {asked.seconds - (ends - time.monotonic()):.0f} s on {gpu}")
+    wanted = list(quick() if asked.quick else configurations())
+    try:
+        rows = rows_before(asked.folder / "steps.json", head)
+    except ValueError as error:
+        print(f"no session: {error}", file=sys.stderr)
+        return 2
+    (asked.folder / "probes" / f"{gpu}.json").write_text(json.dumps(probed, indent=1) + "\n")
+    rows = measure_all(wanted, asked.folder / "steps.json", head, rows, ends)
+    left = len(wanted) - len(rows)
+    print(f"{len(rows)} configurations, the last after {asked.seconds - (ends - time.monotonic()):.0f} s, on {gpu}")
+    if left:
+        print(f"{left} are left; the same command goes on with them", file=sys.stderr)
     return 0
 
 
-def measure_all(asked: list[dict[str, Any]], path: Path, head: dict[str, Any], ends: float) -> int:
-    """One configuration after the other while there is time; the number of rows."""
+def rows_before(path: Path, head: dict[str, Any]) -> list[dict[str, Any]]:
+    """The figures of a session that was cut off; raises ValueError where it ran on something else."""
+    if not path.exists():
+        return []
+    found: dict[str, Any] = json.loads(path.read_text())
+    if {name: found.get(name) for name in head} != head:
+        raise ValueError(f"{path} was measured with another GPU, driver or versions; give another folder")
+    return [row for row in found["rows"] if "error" not in row]
+
+
+def measure_all(
+    asked: list[dict[str, Any]], path: Path, head: dict[str, Any], rows: list[dict[str, Any]], ends: float
+) -> list[dict[str, Any]]:
+    """What has no row yet, one configuration after the other while there is time; all rows."""
     from vitmem.validate.saved import write_rows
 
-    rows: list[dict[str, Any]] = []
     worker, fresh = Worker(), True
-    for settings in asked:
+    known = [row["settings"] for row in rows]
+    for settings in (settings for settings in asked if settings not in known):
         left_s = ends - time.monotonic()
         if left_s < 1:
             break
@@ -169,10 +191,10 @@ def measure_all(asked: list[dict[str, Any]], path: Path, head: dict[str, Any], e
             worker.stop()
             worker = Worker()
         print(settings, row.get("error", row.get("allocated_bytes")), file=sys.stderr, flush=True)
-        rows.append({"settings": settings, **row})
+        rows = [*rows, {"settings": settings, **row}]
         write_rows(path, head, rows)
     worker.stop()
-    return len(rows)
+    return rows
 
 
 if __name__ == "__main__":

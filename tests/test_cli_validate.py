@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from importlib import metadata
 
 import pytest
 from vitmem import ops, pipeline
 from vitmem.cli import main
+from vitmem.cli.validate import _with_installed_torch
+from vitmem.errors import NotModelled
 from vitmem.result import Estimate
 from vitmem.settings import TrainSettings
 
@@ -54,6 +58,9 @@ def test_a_wrong_rule_of_an_operator_is_found_in_its_layer(
     tokens_by_width = 2 * 197 * 192
     assert estimated["blocks.0"] > measured["blocks.0"] + tokens_by_width
     assert estimated["head"] == measured["head"]
+    assert main(COMMAND) == 3
+    said = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"saved activations differ in \d layers, most in blocks\.[01] \(\+", said)
 
 
 def test_json_is_the_document_of_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,3 +70,11 @@ def test_json_is_the_document_of_the_contract(capsys: pytest.CaptureFixture[str]
     assert {"backend", "estimate", "measurement", "relative_error", "tolerance", "passed"} <= set(document)
     assert {"peak", "at_peak", "phases", "layers", "versions", "device"} <= set(document["measurement"])
     assert captured.err == ""
+
+
+@pytest.mark.parametrize(("installed", "known"), [("2.9.1+cu128", "2.9"), ("2.14.1", "2.14"), ("2.99.0a0", "2.14")])
+def test_the_estimate_is_for_the_torch_that_runs(monkeypatch: pytest.MonkeyPatch, installed: str, known: str) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: installed)
+    assert _with_installed_torch(TrainSettings()).torch == known
+    with pytest.raises(NotModelled, match=rf"installed \({known}\); leave out --torch 2\.1"):
+        _with_installed_torch(TrainSettings(torch="2.1"))

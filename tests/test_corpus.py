@@ -150,6 +150,35 @@ def test_a_contradiction_is_beyond_the_context(monkeypatch):
     assert small(monkeypatch, rungs=[rung(fitted=False, cause="known")]).passed
 
 
+def test_how_many_are_below_is_said(monkeypatch):
+    allocated = small(monkeypatch, [figure(measured=1)]).replayed[0].estimated
+    rows = [figure(measured=allocated), figure(id="b", measured=round(allocated / 0.99))]
+    said = corpus_report(small(monkeypatch, rows).to_dict()).subtitle
+    assert said == ("1 of 2 estimates (50.00 %) are below the measurement, by 1.000 % at most.",)
+    said = corpus_report(small(monkeypatch, rows[:1]).to_dict()).subtitle
+    assert said == ("No estimate is below its measurement.",)
+
+
+def test_a_saved_file_is_replayed_by_its_own_torch(monkeypatch, capsys, tmp_path):
+    estimated = {
+        torch: small(monkeypatch, [figure(settings={**SETTINGS, "torch": torch}, measured=1)]).replayed[0].estimated
+        for torch in ("2.9", "2.14")
+    }
+    assert estimated["2.9"] != estimated["2.14"]  # cuBLASLt's workspace of its own
+    saved = tmp_path / "own.json"
+    for installed, known in (("2.9.1+cu128", "2.9"), ("2.14.1", "2.14"), ("2.99.0", "2.14")):
+        row = {"settings": SETTINGS, "allocated_bytes": estimated[known]}
+        file = {"gpu": "a100-40g", "versions": {"torch": installed}, "rows": [row, {"settings": {}, "error": "none"}]}
+        saved.write_text(json.dumps(file))
+        for path in (saved, tmp_path):
+            assert main(["validate", "--corpus", str(path), "--json"]) == 0
+            document = json.loads(capsys.readouterr().out)
+            assert [(row["torch"], row["relative_error"]) for row in document["rows"]] == [(known, 0)]
+            assert [row["reason"] for row in document["unsupported"]] == ["none"]
+    assert main(["validate", "--corpus", str(tmp_path / "missing")]) == 2
+    assert "missing is not there; `vitmem validate --save FILE` writes a file" in capsys.readouterr().err
+
+
 def test_the_command(monkeypatch, capsys, tmp_path):
     small(monkeypatch, [figure(measured=1)], reasons=[Reason(ids=("x", "y"), source="a.csv", reason="no family")])
     out = tmp_path / "accuracy.md"

@@ -118,13 +118,13 @@ class Corpus:
         }
 
 
-def replay(folder: Path | None = None) -> Corpus:
-    """Every row through ``vitmem.estimate``, about a minute; with a ``folder`` the rows of its files instead."""
-    if folder is not None:
+def replay(source: Path | None = None) -> Corpus:
+    """Every row through ``vitmem.estimate``, about a minute; or the rows of ``source``, a file or a folder of files."""
+    if source is not None:
         return Corpus(
-            replayed=tuple(_replayed(figure) for figure in figures_of(folder)),
+            replayed=tuple(_replayed(figure) for figure in figures_of(source)),
             judged=(),
-            unsupported=tuple(reasons_of(folder)),
+            unsupported=tuple(reasons_of(source)),
         )
     return Corpus(
         replayed=tuple(_replayed(figure) for figure in figures()),

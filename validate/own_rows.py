@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmem.errors import InvalidRequest
+from vitmem.generations import NEWEST, Torch
 
 from .measured_rows import Figure, Reason
 
@@ -18,9 +19,11 @@ MEASURED_HERE = "measured here"
 _METRICS = ("allocated", "reserved", "device")
 
 
-def figures_of(folder: Path) -> Iterator[Figure]:
-    """What each row of each file measured; NVML's figure only where there was one."""
-    for path, file in _files(folder):
+def figures_of(source: Path) -> Iterator[Figure]:
+    """What each row of a file, or of each file of a folder, measured, with the torch that it was measured with; NVML's
+    figure only where there was one."""
+    for path, file in _files(source):
+        torch = Torch.nearest(file.get("versions", {}).get("torch", "{}.{}".format(*NEWEST))).label
         for number, row in enumerate(file["rows"]):
             if "error" in row:
                 continue
@@ -31,24 +34,26 @@ def figures_of(folder: Path) -> Iterator[Figure]:
                         source=MEASURED_HERE,
                         metric=metric,
                         gpu=file["gpu"],
-                        settings=row["settings"],
+                        settings={**row["settings"], "torch": torch},
                         measured=row[f"{metric}_bytes"],
                         left_bytes=row.get("left_bytes", 0) if metric == "allocated" else 0,
                     )
 
 
-def reasons_of(folder: Path) -> Iterator[Reason]:
+def reasons_of(source: Path) -> Iterator[Reason]:
     """Rows that have no figure, and why."""
-    for path, file in _files(folder):
+    for path, file in _files(source):
         for number, row in enumerate(file["rows"]):
             if "error" in row:
                 yield Reason(ids=(f"{path.stem}-{number}",), source=path.name, reason=row["error"])
 
 
-def _files(folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    paths = sorted(folder.glob("*.json"))
+def _files(source: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    paths = [source] if source.is_file() else sorted(source.glob("*.json"))
+    if not source.exists():
+        raise InvalidRequest(f"{source} is not there; `vitmem validate --save FILE` writes a file of measurements")
     if not paths:
-        raise InvalidRequest(f"{folder} has no *.json with measurements; `vitmem validate --save FILE` writes one")
+        raise InvalidRequest(f"{source} has no *.json with measurements; `vitmem validate --save FILE` writes one")
     for path in paths:
         try:
             file = json.loads(path.read_text(encoding="utf-8"))

@@ -57,8 +57,8 @@ _OF_BACKENDS = ("tolerance", "cudnn_workspace", "timeout", "steps", "history", "
     "--corpus",
     is_flag=False,
     flag_value="",
-    metavar="[DIR]",
-    help="replay the measurements that ship with vitmem instead, or the files in DIR that --save wrote",
+    metavar="[PATH]",
+    help="replay the measurements that ship with vitmem instead, or those in a file that --save wrote, or a folder",
 )
 @json_option
 @out_options
@@ -97,6 +97,7 @@ def _compared(
     settings: TrainSettings, chosen: Backend, tolerance: float | None, own: Mapping[str, Any], *, force: bool
 ) -> Comparison:
     _check(own, chosen)
+    settings = _with_installed_torch(settings)
     estimate = _estimate(settings, on_host=chosen.host)
     run = Run(
         settings=settings,
@@ -116,6 +117,22 @@ def _compared(
     if own["save"] is not None:
         _save(own["save"], here, measurement)
     return compare(estimate, measurement, chosen.tolerance if tolerance is None else tolerance)
+
+
+def _with_installed_torch(settings: TrainSettings) -> TrainSettings:
+    """The estimate is for the torch that runs the step."""
+    from importlib import metadata
+
+    try:
+        installed = Torch.nearest(metadata.version("torch"))
+    except metadata.PackageNotFoundError:  # said when the backend is run
+        return settings
+    asked = Torch.parse(settings.torch)
+    if not asked.is_newest and asked != installed:
+        raise NotModelled(
+            f"a backend runs the torch that is installed ({installed.label}); leave out --torch {settings.torch}"
+        )
+    return dataclasses.replace(settings, torch=installed.label)
 
 
 def _check(own: Mapping[str, Any], chosen: Backend) -> None:
@@ -152,8 +169,6 @@ def _estimate(settings: TrainSettings, *, on_host: bool) -> Estimate:
     from ..device import CPU
     from ..pipeline import play_settings
 
-    if not Torch.parse(settings.torch).is_newest:
-        raise NotModelled(f"a backend runs the torch that is installed; leave out --torch {settings.torch}")
     if on_host and (settings.gpu or settings.memory):
         raise InvalidRequest("the cpu backend says nothing about a GPU; leave out --gpu and --memory")
     try:
@@ -162,7 +177,7 @@ def _estimate(settings: TrainSettings, *, on_host: bool) -> Estimate:
         raise NotModelled(f"{reason}; its estimate is itself a rehearsal: there is nothing to compare") from reason
 
 
-def _corpus(folder: str, model: str | None, given: Mapping[str, Any], *, as_json: bool, target: Target | None) -> int:
+def _corpus(source: str, model: str | None, given: Mapping[str, Any], *, as_json: bool, target: Target | None) -> int:
     asked = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
     if model is not None or asked:
         raise InvalidRequest(f"--corpus replays settings of its own; leave out {', '.join(asked) or model}")
@@ -171,7 +186,7 @@ def _corpus(folder: str, model: str | None, given: Mapping[str, Any], *, as_json
     from ..report.corpus import corpus_report
     from ..validate.corpus import replay
 
-    replayed = replay(Path(folder) if folder else None)
+    replayed = replay(Path(source) if source else None)
     emit(corpus_report(replayed.to_dict()), as_json=as_json, target=target)
     return 0 if replayed.passed else DoesNotFit.exit_code
 

@@ -33,7 +33,7 @@ def corpus_report(document: Mapping[str, Any]) -> Report:
     tables = (*errors, _public(document["public"]), _verdicts(document["verdicts"]), _refuted(document))
     return Report(
         headline=_headline(document),
-        subtitle=(_ladder(document["verdicts"]),),
+        subtitle=tuple(line for line in (_below(document["rows"]), _ladder(document["verdicts"])) if line),
         tables=tuple(table for table in tables if table.rows),
         notes=(
             Notes(title="Causes", lines=tuple(_causes(document))),
@@ -46,7 +46,7 @@ def corpus_report(document: Mapping[str, Any]) -> Report:
 def accuracy_report(document: Mapping[str, Any]) -> Report:
     """The README's part of :func:`corpus_report`: the tables that fit there, without the reasons."""
     whole = corpus_report(document)
-    tables = tuple(table for table in whole.tables if table.name in {"source", "torch", "public", "verdicts"})
+    tables = tuple(table for table in whole.tables if table.name in {"source", "family", "torch", "public", "verdicts"})
     return whole._replace(tables=tables, notes=whole.notes[:1])
 
 
@@ -58,7 +58,20 @@ def _headline(document: Mapping[str, Any]) -> str:
     return f"{verdict}: {equal:,} of {len(rows):,} figures equal to the byte, {within:,} within their tolerance."
 
 
+def _below(rows: Iterable[Mapping[str, Any]]) -> str:
+    errors = [row["relative_error"] for row in rows if row["relative_error"] is not None]
+    below = [error for error in errors if error < 0]
+    if not below:
+        return "No estimate is below its measurement."
+    share, worst = 100 * len(below) / len(errors), 100 * min(below)
+    said = f"{len(below)} of {len(errors):,} estimates ({share:.2f} %) are below the measurement"
+    return f"{said}, by {-worst:.3f} % at most."
+
+
 def _ladder(verdicts: Iterable[Mapping[str, Any]]) -> str:
+    verdicts = list(verdicts)
+    if not verdicts:
+        return ""
     sums = {name: sum(row[name] for row in verdicts) for name in ("rows", "right", "borderline", "contradiction")}
     return (
         f"{sums['right']} of {sums['rows']} verdicts on timm's batch ladder right, {sums['borderline']} borderline, "

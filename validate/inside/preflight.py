@@ -14,6 +14,7 @@ from transformers import Trainer
 from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
 from vitmem import Estimate, TrainSettings
 from vitmem.errors import DoesNotFit, InvalidRequest, NotModelled, UnknownName, VitmemError
+from vitmem.generations import Torch
 from vitmem.units import format_bytes
 
 from .callback import MemoryWarning
@@ -120,7 +121,7 @@ def _loop(trainer: Trainer) -> dict[str, Any]:
             "loop", "precision", "bs", "accum", "optim", "clip_grad", "label_smoothing", "compile", "grad_checkpointing"
         )
     }  # fmt: skip
-    own["torch"] = _torch()
+    own["torch"] = Torch.nearest(torch.__version__).label
     if trainer.is_deepspeed_enabled:
         own |= {name: getattr(settings, name) for name in ("parallel", "offload")}
     if trainer.args.world_size > 1:
@@ -155,14 +156,6 @@ def _without_partitions(trainer: Trainer) -> Iterator[None]:
         yield
     finally:
         set_hf_deepspeed_config(arguments.hf_deepspeed_config)
-
-
-def _torch() -> str:
-    """The installed version; of a later one than is known, the newest that is."""
-    major, minor = torch.__version__.split(".")[:2]
-    newest = TrainSettings().torch
-    known = tuple(map(int, newest.split(".")))
-    return f"{major}.{minor}" if (int(major), int(minor)) <= known else newest
 
 
 def _device(trainer: Trainer, gpu: str | None, memory: str | None) -> dict[str, str]:
