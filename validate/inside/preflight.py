@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 import vitmem
 from transformers import Trainer
-from transformers.integrations.deepspeed import set_hf_deepspeed_config, unset_hf_deepspeed_config
+from transformers.integrations import deepspeed
 from vitmem import Estimate, TrainSettings
 from vitmem.errors import DoesNotFit, InvalidRequest, NotModelled, UnknownName, VitmemError
 from vitmem.generations import Torch
@@ -72,8 +72,8 @@ def estimate_of(
         if optimizer is not None:
             check_groups(optimizer, live.settings, live.built.model, _model(trainer))
         own = keywords(live.settings)
-        if (deepspeed := _deepspeed(trainer)) is not None:
-            own["deepspeed"] = deepspeed
+        if (configuration := _deepspeed(trainer)) is not None:
+            own["deepspeed"] = configuration
         if pixels is not None and pixels != live.built.image_size:
             own["res"] = _other_size(live.built, pixels)
         folder = own.pop("model")
@@ -151,11 +151,12 @@ def _without_partitions(trainer: Trainer) -> Iterator[None]:
     if not trainer.is_deepspeed_enabled or arguments.hf_deepspeed_config is None:
         yield
         return
-    unset_hf_deepspeed_config()
+    integration: Any = deepspeed
+    integration.unset_hf_deepspeed_config()
     try:
         yield
     finally:
-        set_hf_deepspeed_config(arguments.hf_deepspeed_config)
+        integration.set_hf_deepspeed_config(arguments.hf_deepspeed_config)
 
 
 def _device(trainer: Trainer, gpu: str | None, memory: str | None) -> dict[str, str]:
