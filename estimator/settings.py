@@ -17,7 +17,7 @@ from .errors import InvalidRequest, did_you_mean
 from .generations import NEWEST, Torch
 from .optimizers import OPTIMIZERS
 
-__all__ = ["CHOICES", "TrainSettings", "parse_resolution"]
+__all__ = ["CHOICES", "TrainSettings", "parse_resolution", "torch_setting"]
 
 Precision = Literal["fp32", "fp16", "bf16", "pure-fp16", "pure-bf16"]
 Attention = Literal["auto", "eager", "sdpa", "flash_attention_2"]
@@ -282,3 +282,8 @@ def _check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         hint = did_you_mean(str(value), known) or f"; choose one of {', '.join(known)}"
         raise InvalidRequest(f"{name} {value!r} is unknown{hint}")
+
+
+def torch_setting(installed: str) -> str:
+    """The value of ``torch`` for an installed version: of a later one than is known, the newest that is."""
+    return Torch.nearest(installed).label

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitmem.errors import InvalidRequest
-from vitmem.generations import NEWEST, Torch
+from vitmem.settings import TrainSettings, torch_setting
 
 from .measured_rows import Figure, Reason
 
@@ -23,7 +23,7 @@ def figures_of(source: Path) -> Iterator[Figure]:
     """What each row of a file, or of each file of a folder, measured, with the torch that it was measured with; NVML's
     figure only where there was one."""
     for path, file in _files(source):
-        torch = Torch.nearest(file.get("versions", {}).get("torch", "{}.{}".format(*NEWEST))).label
+        torch = torch_setting(file.get("versions", {}).get("torch") or TrainSettings().torch)
         for number, row in enumerate(file["rows"]):
             if "error" in row:
                 continue

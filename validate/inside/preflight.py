@@ -14,7 +14,7 @@ from transformers import Trainer
 from transformers.integrations import deepspeed
 from vitmem import Estimate, TrainSettings
 from vitmem.errors import DoesNotFit, InvalidRequest, NotModelled, UnknownName, VitmemError
-from vitmem.generations import Torch
+from vitmem.settings import torch_setting
 from vitmem.units import format_bytes
 
 from .callback import MemoryWarning
@@ -121,7 +121,7 @@ def _loop(trainer: Trainer) -> dict[str, Any]:
             "loop", "precision", "bs", "accum", "optim", "clip_grad", "label_smoothing", "compile", "grad_checkpointing"
         )
     }  # fmt: skip
-    own["torch"] = Torch.nearest(torch.__version__).label
+    own["torch"] = torch_setting(torch.__version__)
     if trainer.is_deepspeed_enabled:
         own |= {name: getattr(settings, name) for name in ("parallel", "offload")}
     if trainer.args.world_size > 1:
