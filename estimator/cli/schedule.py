@@ -49,7 +49,7 @@ def command(
     settings = TrainSettings.of(**values)
     found = schedule_settings(settings, resolutions=resolutions, epochs=counts, effective_batch=effective_batch)
     if callback:
-        from ..advice.files import callback_text
+        from ..advice.phases import callback_text
 
         click.echo(callback_text(found), nl=False)
         return

@@ -1,0 +1,45 @@
+"""``ds_config.json`` for ZeRO under the Trainer (deepspeed 0.19.8), ``auto`` where the Trainer fills in its arguments.
+
+``vitmem estimate --deepspeed`` reads the same plan back from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ...parallel.zero_config import ZeroConfig
+from .order import Order
+
+__all__ = ["NAME", "document"]
+
+NAME = "ds_config.json"
+_AUTO = "auto"
+#: Fields of ZeroConfig that are no entry of ``zero_optimization`` by that name.
+_OWN = frozenset({"stage", "offload_optimizer", "offload_param", "pin_memory", "single_group"})
+
+
+def document(order: Order) -> dict[str, Any]:
+    """The whole configuration; what was ``auto`` in the user's own file stays so."""
+    config = ZeroConfig.of(order.settings, order.model)
+    given = dict(order.settings.zero_options)
+    zero: dict[str, Any] = {"stage": config.stage}
+    for part in ("optimizer", "param"):
+        if getattr(config, f"offload_{part}"):
+            zero[f"offload_{part}"] = {"device": "cpu", "pin_memory": config.pin_memory}
+    for field in dataclasses.fields(config):
+        if field.name not in _OWN and (config.stage == 3 or not field.name.startswith(("stage3", "sub_group"))):
+            zero[field.name] = _AUTO if given.get(field.name) == _AUTO else getattr(config, field.name)
+    found: dict[str, Any] = {
+        "train_batch_size": _AUTO,
+        "train_micro_batch_size_per_gpu": _AUTO,
+        "gradient_accumulation_steps": _AUTO,
+        "gradient_clipping": _AUTO,
+        "fp16": {"enabled": _AUTO},
+        "bf16": {"enabled": _AUTO},
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,
+    }
+    if config.single_group:
+        found["optimizer"] = {"type": "AdamW", "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), _AUTO)}
+    return found
