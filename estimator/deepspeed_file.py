@@ -28,6 +28,8 @@ def read(source: str | PathLike[str] | Mapping[str, Any]) -> DeepSpeedFile:
     """The settings in a JSON file or a mapping; raises ``NotModelled`` for what changes the memory in another way."""
     if isinstance(source, Mapping):
         return _reading("the DeepSpeed configuration", source)
+    if not fspath(source).strip():
+        raise InvalidRequest("deepspeed is empty; name the JSON that Trainer is given")
     path = Path(fspath(source))
     return _reading(path.name, read_json(path, "a DeepSpeed configuration"))
 

@@ -78,7 +78,7 @@ class Torch:
     @classmethod
     def parse(cls, text: str) -> Torch:
         """``2.1``, also ``2.1.0+cu118``; raises InvalidRequest for what is no version, or none that is known."""
-        match = re.match(r"(\d+)\.(\d+)(?![\d])", text)
+        match = re.match(r"(\d+)\.(\d+)(?![\d])", text, re.ASCII)
         if match is None:
             raise InvalidRequest(f"torch {text!r} is no version; write it as {_label(NEWEST)}")
         version = int(match[1]), int(match[2])

@@ -77,7 +77,7 @@ _TEXTS = {
 #: Switches that are the loop's own where they are left open.
 _SWITCHES = ("pin_memory",)
 
-_RESOLUTION = re.compile(r"(\d+)(?:x(\d+))?")
+_RESOLUTION = re.compile(r"(\d+)(?:x(\d+))?", re.ASCII)
 
 
 def parse_resolution(text: str | int | tuple[int, int] | list[int]) -> tuple[int, int]:
@@ -250,7 +250,7 @@ def _check_ratio(name: str, value: object) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1000:
-        raise InvalidRequest(f"{name} {value!r} is not a positive number")
+        raise InvalidRequest(f"{name} {value!r} is not valid; it must be a number above 0 and below 1000")
 
 
 def _check_norm(name: str, value: object) -> None:

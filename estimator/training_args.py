@@ -37,6 +37,8 @@ def read(source: str | PathLike[str] | Mapping[str, Any]) -> Reading:
     ``NotModelled`` for an argument that changes the memory in a way that is not modelled."""
     if isinstance(source, Mapping):
         return _reading("the training arguments", source)
+    if not fspath(source).strip():
+        raise InvalidRequest("training_args is empty; name the JSON that TrainingArguments.to_json_string() writes")
     path = Path(fspath(source))
     return _reading(path.name, read_json(path, "the JSON of TrainingArguments.to_json_string()"))
 

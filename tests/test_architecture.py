@@ -29,7 +29,14 @@ SHARED = {
     "vitmem.data",
 }
 #: Where the two sides meet: the command that compares them, and models that no family covers.
-MAY_IMPORT_VALIDATE = {"cli/monitor.py", "cli/validate.py", "cli/null.py", "cli/null_device.py", "fallback.py"}
+MAY_IMPORT_VALIDATE = {
+    "cli/monitor.py",
+    "cli/sweep.py",
+    "cli/validate.py",
+    "cli/null.py",
+    "cli/null_device.py",
+    "fallback.py",
+}
 #: Drawing and parsing stand on results only.
 REPORT_MAY_IMPORT = {"vitmem", "vitmem.errors", "vitmem.report", "vitmem.result", "vitmem.units"}
 

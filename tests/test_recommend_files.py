@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import ast
+import json
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import vitmem
-from vitmem.advice.files import Folder, write_plan
+from vitmem.advice.files import Folder, texts_of, write_plan
 from vitmem.cli import main
-from vitmem.errors import InvalidRequest, NotModelled, VitmemError
+from vitmem.errors import InvalidRequest, VitmemError
+from vitmem.pipeline import estimate_settings
+from vitmem.settings import TrainSettings
+from written import constants, planned, texts
 
-TINY = "vit_tiny_patch16_224"
-FILES = {"train.py", "launch.sh", "env.sh", "accelerate.yaml", "README.md"}
+TINY = "test_vit"
+TRAINER = {"train.py", "training_args.json", "launch.sh", "env.sh", "README.md"}
+FILES = TRAINER | {"accelerate.yaml"}
 
 
 def write(folder: Path, *, force: bool = False, **settings: Any) -> Any:
-    plan = vitmem.recommend(**{"model": TINY, "memory": "1GiB", "effective_batch": 16, **settings})[0]
-    write_plan(plan, "1GiB", Folder(folder, force=force))
+    plan = planned(**settings)
+    write_plan(plan, "8GiB", Folder(folder, force=force))
     return plan
 
 
 def test_the_command_writes_every_file(tmp_path: Path, capsys: Any) -> None:
-    words = ["recommend", TINY, "--bs", "16", "--memory", "1GiB", "--no-ladder", "--write", str(tmp_path / "out")]
+    words = ["recommend", TINY, "--bs", "4", "--memory", "1GiB", "--no-ladder", "--allow", "alloc-conf"]
+    words += ["--write", str(tmp_path / "out")]
     assert main(words) == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
     assert main(words) == 2
@@ -34,7 +39,8 @@ def test_the_command_writes_every_file(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_nothing_is_written_where_nothing_fits(tmp_path: Path) -> None:
-    words = ["recommend", "vit_huge_patch14_224", "--memory", "1GiB", "--no-ladder", "--no-lighter"]
+    words = ["recommend", "vit_base_patch16_224", "--bs", "1", "--memory", "1GiB", "--no-ladder", "--no-lighter"]
+    words += ["--allow", "alloc-conf"]
     assert main([*words, "--write", str(tmp_path / "out")]) == 3
     assert list(tmp_path.iterdir()) == []
 
@@ -67,65 +73,81 @@ def test_a_folder_that_cannot_be_made_is_refused_first(tmp_path: Path, path: str
         Folder(tmp_path / path, force=False)
 
 
-def test_the_script_says_what_the_plan_says(tmp_path: Path) -> None:
-    plan = write(tmp_path / "out", bs=64, memory="1200MiB", effective_batch=None, precision="bf16")
-    script = ast.parse((tmp_path / "out" / "train.py").read_text())
-    values = {
-        node.targets[0].id: ast.literal_eval(node.value)
-        for node in script.body
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id.isupper()
-        and not isinstance(node.value, (ast.Call, ast.Tuple))
-    }
-    settings = plan.settings
-    assert (values["MICRO_BATCH"], values["ACCUMULATION"]) == (settings["bs"], settings["accum"])
-    assert values["PRECISION"] == "bf16"
-    assert values["OPTIMIZER"] == settings["optim"]
-    assert values["GRAD_CHECKPOINTING"] == settings["grad_checkpointing"]
-    assert values["CHECKPOINT_LAYERS"] == settings["checkpoint_layers"]
-    assert 'mixed_precision: "bf16"' in (tmp_path / "out" / "accelerate.yaml").read_text()
-    exports = (tmp_path / "out" / "env.sh").read_text()
-    assert ("export PYTORCH_CUDA_ALLOC_CONF=" in exports) == bool(settings["alloc_conf"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"precision": "bf16", "accum": 3, "clip_grad": 0.5, "label_smoothing": 0.1, "eval_bs": 3, "eval_accum": 2},
+        {"precision": "pure-bf16", "optim": "adamw_torch", "workers": 2, "prefetch": 3, "pin_memory": False},
+        {"optim": "sgd-momentum", "ema": True, "train": "lora", "lora_targets": ("qkv", "proj"), "res": (96, 64)},
+        {"grad_checkpointing": True, "checkpoint_layers": 1, "alloc_conf": "expandable_segments:True"},
+        {"parallel": "zero1", "gpus": 2, "precision": "bf16"},
+        {"parallel": "zero2", "gpus": 4, "precision": "fp32", "offload": "optimizer"},
+        {"parallel": "zero3", "gpus": 2, "precision": "bf16", "offload": "all", "grad_checkpointing": True},
+        {"loop": "plain", "mixup": True, "zero_grad": "keep", "grad_checkpointing": True},
+        {"loop": "timm", "optim": "adamw_torch", "drop_path": 0.2, "ema": True},
+    ],
+    ids=str,
+)
+def test_the_written_command_estimates_the_same(
+    tmp_path: Path, monkeypatch: Any, capsys: Any, settings: dict[str, Any]
+) -> None:
+    plan = planned(**settings)
+    write_plan(plan, "8GiB", Folder(tmp_path / "out", force=False))
+    command = next(
+        line for line in (tmp_path / "out" / "README.md").read_text().splitlines() if line.startswith("vitmem estimate")
+    )
+    monkeypatch.chdir(tmp_path / "out")
+    assert main([*shlex.split(command)[1:], "--json"]) == 0
+    found, wanted = json.loads(capsys.readouterr().out), vitmem.estimate(**plan.settings).to_dict()
+    for part in ("peak", "at_peak", "phases", "host", "verdict"):
+        assert found[part] == json.loads(json.dumps(wanted[part]))
+    for setting, value in json.loads(json.dumps(wanted["request"])).items():
+        if setting not in {"training_args", "deepspeed", "zero_options"}:
+            assert found["request"][setting] == value, setting
 
 
-def test_the_readme_names_the_command_that_estimates_the_same(tmp_path: Path, capsys: Any) -> None:
-    plan = write(tmp_path / "out", res=(96, 64), patch_drop=0.25)
-    text = (tmp_path / "out" / "README.md").read_text()
-    command = next(line for line in text.splitlines() if line.startswith("vitmem estimate"))
-    assert main(shlex.split(command)[1:]) == 0
-    shown = capsys.readouterr().out
-    estimate = vitmem.estimate(**plan.settings)
-    assert vitmem.Estimate.to_dict(estimate)["peak"]["reserved_bytes"] == plan.peak.reserved_bytes
-    assert "Fits 1GiB" in shown
+def test_a_deepspeed_file_of_the_users_comes_back() -> None:
+    """Sizes that it leaves to the Trainer stay ``auto``; what it does not name is DeepSpeed's own default."""
+    own = {"stage": 2, "reduce_bucket_size": "auto", "overlap_comm": True}
+    settings = {"model": "google/vit-base-patch16-224", "gpus": 2, "precision": "bf16"}
+    plan = planned(**settings, deepspeed={"zero_optimization": own, "optimizer": {"type": "AdamW"}})
+    document = json.loads(texts_of(plan, "8GiB")["ds_config.json"])
+    zero = document["zero_optimization"]
+    assert (zero["reduce_bucket_size"], zero["overlap_comm"], zero["reduce_scatter"]) == ("auto", True, True)
+    assert "stage3_prefetch_bucket_size" not in zero
+    again = vitmem.estimate(**settings, bs=2, memory="8GiB", deepspeed=document)
+    assert again.peak == estimate_settings(TrainSettings.from_dict(plan.settings)).peak
 
 
-def test_a_folder_with_quotes_in_its_name_stays_text(tmp_path: Path) -> None:
+def test_the_readme_says_what_to_install() -> None:
+    readme = texts(parallel="zero2", gpus=2, precision="bf16")["README.md"]
+    assert "pip install torch torchvision timm datasets transformers accelerate deepspeed\nbash launch.sh" in readme
+    assert "peft" in texts(train="lora")["README.md"]
+    assert "bitsandbytes" in texts(optim="adamw_bnb_8bit")["README.md"]
+
+
+def test_a_pruned_plan_says_how_its_weights_come_about() -> None:
+    written = texts(depth=2, mlp_ratio=2)
+    assert "`cut` in train.py prunes its weights" in written["README.md"]
+    assert constants(written["train.py"])["BLOCKS"] == ["timm_model.blocks.0", "timm_model.blocks.1"]
+    assert len(constants(written["train.py"])["WHOLE_BLOCKS"]) == 6
+    assert "begins with random weights" in texts(depth=2, loop="timm")["README.md"]
+
+
+def test_a_folder_with_quotes_in_its_name_stays_text(tmp_path: Path, monkeypatch: Any) -> None:
     config = tmp_path / 'a """ + \'b\' $model'
     config.mkdir()
     source = (
         '{"model_type": "vit", "image_size": 32, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}'
     )
     (config / "config.json").write_text(source)
-    write(tmp_path / "out", model=str(config))
-    script = ast.parse((tmp_path / "out" / "train.py").read_text())
-    named = [
-        node.value for node in script.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "MODEL"
-    ]
-    assert ast.literal_eval(named[0]) == str(config)
+    monkeypatch.chdir(tmp_path)
+    written = texts(model=f"./{config.name}")
+    assert constants(written["train.py"])["MODEL"] == str(config), "a folder has to be found from anywhere"
+    assert json.loads(written["model_config.json"])["hidden_size"] == 32
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"loop": "plain"},
-        {"model": "torchvision/vit_b_16"},
-        {"train": "linear-probe"},
-        {"model": "facebook/vit-mae-base"},
-    ],
-    ids=lambda settings: "-".join(settings.values()),
-)
-def test_what_the_script_cannot_say_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
-    with pytest.raises(NotModelled):
-        write(tmp_path / "out", **{"memory": "8GiB", "effective_batch": 1, **settings})
-    assert not (tmp_path / "out").exists()
+def test_a_timm_folder_is_its_architecture(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"architecture": "test_vit", "model_args": {"img_size": 96}}')
+    found = constants(texts(model=str(tmp_path), dropout=0.1)["train.py"])
+    assert (found["MODEL"], found["OVERRIDES"]) == ("test_vit", {"img_size": 96, "drop_rate": 0.1})

@@ -51,7 +51,15 @@ def test_the_command_and_the_callback_to_paste(capsys: Any) -> None:
     assert [phase["res"] for phase in phases] == [[96, 96], [224, 224]]
     assert main([*words, "--callback"]) == 0
     pasted = capsys.readouterr().out
-    rows = [f"({p['first_epoch']}, {p['num_epochs']}, {tuple(p['res'])}, {p['bs']}, {p['accum']})," for p in phases]
+    rows = [f"({p['num_epochs']}, {tuple(p['res'])}, {p['bs']}, {p['accum']})," for p in phases]
     assert all(row in pasted for row in rows)
     compile(pasted, "callback.py", "exec")
     assert main(["schedule", TINY, "--res", "96", "--epochs", "two", "--memory", "1GiB"]) == 2
+
+
+def test_windows_that_do_not_divide_are_said() -> None:
+    model = "microsoft/swin-tiny-patch4-window7-224"
+    asked = request(model=model, memory="8GiB")
+    found = schedule_settings(asked, resolutions=["224", "256"], epochs=[1, 1], effective_batch=4)
+    assert [note.partition(":")[0] for note in found.notes] == ["256x256"]
+    assert "multiples of 224" in found.notes[0]

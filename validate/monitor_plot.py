@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from vitmem.errors import NotModelled, VitmemError
-from vitmem.units import GIB
+from vitmem.units import MIB
 
 from .monitor import Followed
 
-__all__ = ["SUFFIXES", "pyplot_or_refuse", "save"]
+__all__ = ["SUFFIXES", "gib", "locator", "pyplot_or_refuse", "save"]
 
 SUFFIXES = (".png", ".svg")
 
@@ -34,8 +34,8 @@ def save(followed: Followed, path: Path) -> None:
         process = [sample.process_bytes or 0 for sample in followed.samples]
         axes.step(seconds, process, where="post", label=f"process {followed.pid}")
     axes.axhline(followed.total_bytes, linestyle="--", color="grey", label=f"{followed.gpu.name}")
-    axes.yaxis.set_major_locator(_locator(followed.total_bytes))
-    axes.yaxis.set_major_formatter(_gib)
+    axes.yaxis.set_major_locator(locator(followed.total_bytes))
+    axes.yaxis.set_major_formatter(gib)
     axes.set(xlabel="seconds", ylabel="GiB", ylim=(0, followed.total_bytes * 1.05), title="GPU memory")
     axes.legend(loc="lower right")
     try:
@@ -44,16 +44,18 @@ def save(followed: Followed, path: Path) -> None:
         raise VitmemError(f"cannot write {str(path)!r}: {error.strerror}") from error
 
 
-def _locator(total_bytes: int) -> Any:
+def locator(total_bytes: int) -> Any:
+    """Up to ten ticks, a power of two apart."""
     from matplotlib.ticker import MultipleLocator
 
-    base = GIB
+    base = MIB
     while total_bytes > 10 * base:
         base *= 2
     return MultipleLocator(base)
 
 
-def _gib(value: float, position: object) -> str:
+def gib(value: float, position: object) -> str:
+    """For an axis in bytes."""
     from vitmem.units import format_bytes
 
     return format_bytes(int(value)).removesuffix(" GiB")

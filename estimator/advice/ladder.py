@@ -117,6 +117,9 @@ class _Ladder:
             remark = "four times the tokens: a smaller patch takes more memory, not less"
             alone.append(("smaller patch", str(patch // 2), remark, {"patch": patch // 2}))
         alone.append(("token dropping", "0.5", "", {"patch_drop": 0.5}))
+        if fewer := len(self.plan.blocks) // 2:
+            remark = "structured pruning: the weights have to be cut and trained on; see --lighter"
+            alone.append(("fewer blocks", f"{fewer} of {len(self.plan.blocks)}", remark, {"depth": fewer}))
         for name, to, remark, changes in alone:
             self.below = dataclasses.replace(top, res=self.plan.image_size)
             yield self._rung(name, to, remark, **changes)

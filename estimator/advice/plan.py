@@ -74,9 +74,12 @@ class Rung:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LighterModel:
-    """A model of the catalogue that fits with the request's own settings; FLOPs are one optimizer step's."""
+    """A model that fits with the request's own settings: one of the catalogue, or with ``changes`` the model that was
+    asked for with parts left out, and what its training ``loses`` by that. FLOPs are one optimizer step's."""
 
     name: str
+    changes: Mapping[str, Any]
+    loses: str
     num_parameters: int
     step_flops: int
     peak_bytes: int

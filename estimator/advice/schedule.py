@@ -6,7 +6,7 @@ The effective batch stays what it is in every phase; a smaller micro-batch takes
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..errors import DoesNotFit, InvalidRequest
@@ -37,12 +37,14 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """``relative_time`` is that of all epochs, 1 for as many epochs at the last resolution."""
+    """``relative_time`` is that of all epochs, 1 for as many epochs at the last resolution; ``notes`` say where windows
+    do not divide a phase's patches."""
 
     effective_batch: int
     gpu: str
     phases: tuple[Phase, ...]
     relative_time: float
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON of ``vitmem schedule``."""
@@ -50,7 +52,7 @@ class Schedule:
 
         head = {"schema_version": SCHEMA_VERSION, "vitmem_version": __version__}
         phases = [{**dataclasses.asdict(phase), "res": list(phase.res)} for phase in self.phases]
-        return {**head, **dataclasses.asdict(self), "phases": phases}
+        return {**head, **dataclasses.asdict(self), "phases": phases, "notes": list(self.notes)}
 
 
 def schedule_settings(
@@ -61,6 +63,8 @@ def schedule_settings(
     Raises InvalidRequest where a resolution leaves a remainder over the model's patches, or the library refuses it, and
     DoesNotFit where no plan of a phase does.
     """
+    if settings.gpu is None and settings.memory is None:
+        raise InvalidRequest("schedule needs what every phase must fit into; add --gpu rtx4090 or --memory 24GiB")
     _check_epochs(resolutions, epochs)
     sizes = [parse_resolution(resolution) for resolution in resolutions]
     for size in sizes:
@@ -88,7 +92,24 @@ def schedule_settings(
         gpu=settings.memory or trials.gpu.name if settings.gpu is None else trials.gpu.name,
         phases=phases,
         relative_time=round(total, 3),
+        notes=tuple(_notes(settings, sizes)),
     )
+
+
+def _notes(settings: TrainSettings, sizes: Sequence[tuple[int, int]]) -> Iterator[str]:
+    """Sizes at which a stage of a hierarchical model is padded, or its windows shrink: more memory than pixels."""
+    for size in sizes:
+        plan = resolved(dataclasses.replace(settings, res=size))[0]
+        window = plan.resolved.get("window")
+        if not window:
+            continue
+        stages = len({path.rpartition(".blocks.")[0] or path.rpartition(".")[0] for path in plan.blocks})
+        whole = plan.patch_size[0] * window * 2 ** (stages - 1)
+        if any(side % whole for side in size):
+            yield (
+                f"{size[0]}x{size[1]}: windows of {window} do not divide the patches of every stage, which are padded "
+                f"or take smaller windows; multiples of {whole} are whole"
+            )
 
 
 def _check_epochs(resolutions: Sequence[Any], epochs: Sequence[int]) -> None:

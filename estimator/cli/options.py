@@ -10,8 +10,9 @@ import click
 
 from ..errors import InvalidRequest
 from ..settings import CHOICES, TrainSettings
+from ..units import parse_number
 
-__all__ = ["SECTIONS", "SectionedCommand", "model_argument", "setting_options", "settings_of", "values_of"]
+__all__ = ["NUMBER", "SECTIONS", "SectionedCommand", "model_argument", "setting_options", "settings_of", "values_of"]
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
 _ZERO_STAGES = ("1", "2", "3")
@@ -64,7 +65,11 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("freeze_layers", "N", "embeddings and the first N blocks are frozen"),
         ("zero_grad", None, "when old gradients go away"),
         ("ema", None, "keep an exponential moving average of the weights on the GPU"),
-        ("clip_grad", "X", "clip gradients to this norm; 0: no clipping"),
+        (
+            "clip_grad",
+            "X",
+            "clip gradients to this norm; 0: unclipped, though Trainer still takes the norm for its log",
+        ),
         ("label_smoothing", "P", "label smoothing of the loss"),
         ("mixup", None, "mixup or cutmix: a target for every class"),
         ("compile", None, "torch.compile"),
@@ -113,20 +118,17 @@ class _Value(_ParamType):
         self.text = text
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if self.text or not isinstance(value, str):
-            return value
-        for number in (int, float):
-            try:
-                return number(value)
-            except ValueError:
-                continue
-        return value
+        return value if self.text or not isinstance(value, str) else parse_number(value)
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[click.shell_completion.CompletionItem]:
         matches = (choice for choice in self.choices if choice.startswith(incomplete))
         return [click.shell_completion.CompletionItem(choice) for choice in matches]
+
+
+#: The type of an option whose value the library checks.
+NUMBER = _Value()
 
 
 class SectionedCommand(click.Command):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from ..errors import InvalidRequest
 
 if TYPE_CHECKING:
     from ..report.files import Target
@@ -32,15 +34,18 @@ def out_options(command: _Decorated) -> _Decorated:
     )
 
 
-def target_of(out: str | None, force: bool) -> Target | None:
-    """The file to write, refused before anything is computed where it cannot be written."""
+def target_of(out: str | None, force: bool, more: Sequence[str] = ()) -> Target | None:
+    """The file to write, refused before anything is computed where it cannot be written; ``more`` are suffixes that the
+    command draws by itself."""
     if out is None:
         return None
     from pathlib import Path
 
     from ..report.files import Target
 
-    return Target(path=Path(out), force=force)
+    if not out.strip():
+        raise InvalidRequest("out is empty; name a file, such as report.md")
+    return Target(path=Path(out), force=force, more=more)
 
 
 def emit(report: Report, *, as_json: bool, target: Target | None) -> None:

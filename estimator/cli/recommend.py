@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import DoesNotFit, InvalidRequest
-from .options import SectionedCommand, model_argument, setting_options, settings_of
+from .options import NUMBER, SectionedCommand, model_argument, setting_options, settings_of
 from .output import emit, json_option, out_options, target_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,9 @@ __all__ = ["command"]
 @click.command("recommend", cls=SectionedCommand)
 @model_argument
 @setting_options
-@click.option("--effective-batch", type=int, metavar="N", help="images per update on all GPUs; else bs x accum x gpus")
+@click.option(
+    "--effective-batch", type=NUMBER, metavar="N", help="images per update on all GPUs; else bs x accum x gpus"
+)
 @click.option("--allow", metavar="NAMES", help="change only these settings: bs,grad-checkpointing,optim,recipe ...")
 @click.option("--forbid", metavar="NAMES", help="leave these settings alone; recipe: all that change the update")
 @click.option("--plans", "num_plans", type=click.IntRange(1, 100), default=5, show_default=True, help="plans to show")
@@ -62,8 +64,8 @@ def command(
     found = recommend_settings(
         settings,
         effective_batch=effective_batch,
-        allow=_names(allow),
-        forbid=_names(forbid) or (),
+        allow=_names("allow", allow),
+        forbid=_names("forbid", forbid) or (),
         num_plans=num_plans,
         with_ladder=ladder,
         with_lighter=lighter,
@@ -81,6 +83,9 @@ def _folder(write: str | None, force: bool) -> Folder | None:
 
     from ..advice.files import Folder
 
+    if not write.strip():
+        raise InvalidRequest("write is empty; name a folder, such as out")
+
     return Folder(Path(write), force=force)
 
 
@@ -93,5 +98,10 @@ def _write(found: Recommendation, rank: int, folder: Folder) -> None:
         print(f"wrote {path}", file=sys.stderr)
 
 
-def _names(given: str | None) -> tuple[str, ...] | None:
-    return None if given is None else tuple(name.strip() for name in given.split(",") if name.strip())
+def _names(option: str, given: str | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = tuple(name.strip() for name in given.split(",") if name.strip())
+    if not names:
+        raise InvalidRequest(f"{option} is empty; name settings, as bs,grad-checkpointing, or leave --{option} out")
+    return names

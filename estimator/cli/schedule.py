@@ -7,7 +7,8 @@ from typing import Any
 import click
 
 from ..errors import InvalidRequest
-from .options import SectionedCommand, model_argument, setting_options, values_of
+from ..units import parse_number
+from .options import NUMBER, SectionedCommand, model_argument, setting_options, values_of
 from .output import emit, json_option, out_options, target_of
 
 __all__ = ["command"]
@@ -17,8 +18,10 @@ __all__ = ["command"]
 @model_argument
 @setting_options
 @click.option("--epochs", metavar="N,N", help="epochs of each resolution of --res")
-@click.option("--effective-batch", type=int, metavar="N", help="images per update on all GPUs; else bs x accum x gpus")
-@click.option("--callback", is_flag=True, help="print a Trainer callback to paste, and nothing else")
+@click.option(
+    "--effective-batch", type=NUMBER, metavar="N", help="images per update on all GPUs; else bs x accum x gpus"
+)
+@click.option("--callback", is_flag=True, help="print code to paste into a Trainer script, and nothing else")
 @json_option
 @out_options
 def command(
@@ -57,7 +60,7 @@ def command(
 
 
 def _count(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidRequest(f"epochs {text!r} is not a whole number; write them as 60,20,10") from None
+    count = parse_number(text.strip())
+    if not isinstance(count, int):
+        raise InvalidRequest(f"epochs {text!r} is not a whole number; write them as 60,20,10")
+    return count

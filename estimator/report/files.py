@@ -5,51 +5,65 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import InvalidRequest, VitmemError, did_you_mean
 from .formats import renderer, suffixes
 from .tables import Report
 
-__all__ = ["Target", "write_text"]
+__all__ = ["Target", "write_bytes", "write_text"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A file to write, checked before anything is computed."""
+    """A file to write, checked before anything is computed; ``more`` are suffixes that a command draws by itself."""
 
     path: Path
     force: bool
+    more: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        suffix = self.path.suffix.lower()
-        if suffix not in suffixes():
-            hint = did_you_mean(suffix, suffixes()) or f"; end it in {', '.join(suffixes())}"
+        known = (*suffixes(), *self.more)
+        if self.suffix not in known:
+            hint = did_you_mean(self.suffix, known) or f"; end it in {', '.join(known)}"
             raise InvalidRequest(f"out {str(self.path)!r} has no known suffix{hint}")
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise InvalidRequest(f"out {str(self.path)!r} is not a file in an existing folder")
         self._refuse_overwriting()
 
+    @property
+    def suffix(self) -> str:
+        """``.png``, whatever its case."""
+        return self.path.suffix.lower()
+
     def _refuse_overwriting(self) -> None:
         if not self.force and os.path.lexists(self.path):
             raise InvalidRequest(f"out {str(self.path)!r} exists; choose another name or add --force")
 
-    def write(self, report: Report) -> None:
+    def save(self, content: bytes) -> None:
         """Write a temporary file next to the target and move it into place."""
-        text = renderer(self.path.suffix.lower())(report)
         try:
-            write_text(self.path, text, self._refuse_overwriting)
+            write_bytes(self.path, content, self._refuse_overwriting)
         except OSError as error:
             raise VitmemError(f"cannot write {str(self.path)!r}: {error.strerror}") from error
+
+    def write(self, report: Report) -> None:
+        """The report in the format of the suffix."""
+        self.save(renderer(self.suffix)(report).encode("utf-8"))
 
 
 def write_text(path: Path, text: str, check: Callable[[], None] = lambda: None) -> None:
     """Write a temporary file next to ``path`` and move it into place, after ``check``."""
+    write_bytes(path, text.encode("utf-8"), check)
+
+
+def write_bytes(path: Path, content: bytes, check: Callable[[], None] = lambda: None) -> None:
+    """Write a temporary file next to ``path`` and move it into place, after ``check``."""
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.chmod(temporary, 0o666 & ~_umask())
         check()
         os.replace(temporary, path)

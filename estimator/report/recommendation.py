@@ -73,6 +73,10 @@ class Model(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def changes(self) -> Mapping[str, Any]: ...
+    @property
+    def loses(self) -> str: ...
+    @property
     def num_parameters(self) -> int: ...
     @property
     def step_flops(self) -> int: ...
@@ -140,6 +144,7 @@ def recommendation_report(found: Recommended) -> Report:
         tables=tuple(tables),
         notes=(
             Notes(title="What training loses", lines=tuple(_losses(found.plans))),
+            Notes(title="Pruned models", lines=tuple(f"{_named(m)[8:]}: {m.loses}" for m in found.lighter if m.loses)),
             Notes(title="Remarks", lines=tuple(f"{rung.name}: {rung.remark}" for rung in found.ladder if rung.remark)),
             Notes(title="Assumptions", lines=tuple(found.notes)),
         ),
@@ -240,6 +245,12 @@ def _ladder(rungs: Sequence[Step]) -> Table:
     return Table(name="ladder", title="The ladder", columns=columns, rows=rows, note=note, unknown="-")
 
 
+def _named(model: Model) -> str:
+    """A pruned model by what is changed of the one that was asked for."""
+    flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in model.changes.items())
+    return f"pruned: {flags}" if flags else model.name
+
+
 def _lighter(models: Sequence[Model]) -> Table:
     columns = (
         Column(name="model"),
@@ -249,7 +260,7 @@ def _lighter(models: Sequence[Model]) -> Table:
         Column(name="headroom", kind="bytes"),
     )
     rows = tuple(
-        (model.name, model.num_parameters, f"{model.step_flops / 1e12:,.1f}", model.peak_bytes, model.headroom_bytes)
+        (_named(model), model.num_parameters, f"{model.step_flops / 1e12:,.1f}", model.peak_bytes, model.headroom_bytes)
         for model in models
     )
     return Table(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from .tables import Column, Report, Table
+from .tables import Column, Notes, Report, Table
 
 __all__ = ["schedule_report"]
 
@@ -40,6 +40,8 @@ class Scheduled(Protocol):
     def phases(self) -> Sequence[Part]: ...
     @property
     def relative_time(self) -> float: ...
+    @property
+    def notes(self) -> Sequence[str]: ...
     def to_dict(self) -> dict[str, Any]: ...
 
 
@@ -77,6 +79,6 @@ def schedule_report(found: Scheduled) -> Report:
                 note="Batch: images per micro-step x micro-steps, per GPU. Time: relative to the first phase.",
             ),
         ),
-        notes=(),
+        notes=(Notes(title="Notes", lines=tuple(found.notes)),) if found.notes else (),
         document=found.to_dict(),
     )
