@@ -67,12 +67,13 @@ def heat_map(sweep: Swept, suffix: str) -> bytes:
     figure = pyplot_or_refuse()(figsize=(size[0], size[1] * len(panels)), layout="constrained")
     drawn = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     known = [value for row in sweep.rows if (value := _bytes(row)) is not None]
-    scale = {"vmin": min(known, default=0), "vmax": max(known, default=1), "cmap": "viridis"}
+    highest = max(known, default=1)
+    scale = {"vmin": min(known, default=0), "vmax": highest, "cmap": "viridis"}
     for panel, axes in zip(panels, drawn):
         rows = [row for row in sweep.rows if tuple(row.values[name] for name in outer) == panel]
         image = _panel(axes, rows, inner, sweep.axes, scale)
         axes.set_title(", ".join(f"{_flag(name)} {value}" for name, value in zip(outer, panel)), fontsize="medium")
-    figure.colorbar(image, ax=list(drawn), label="GiB reserved", ticks=locator(scale["vmax"]), format=gib)
+    figure.colorbar(image, ax=list(drawn), label="GiB reserved", ticks=locator(highest), format=gib)
     figure.suptitle(_title(sweep), fontsize="large")
     _legend(figure, sweep)
     stream = io.BytesIO()

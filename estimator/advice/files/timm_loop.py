@@ -35,7 +35,8 @@ def texts(order: Order) -> Mapping[str, str]:
 def arguments(order: Order) -> dict[str, Any]:
     """Arguments of ``train.py`` by name."""
     settings = order.settings
-    if settings.optim not in TIMM:
+    own = TIMM.get(settings.optim or "")
+    if own is None:
         raise NotModelled(
             f"--write cannot name the optimizer {settings.optim!r} to timm's train.py; use one of {', '.join(TIMM)}"
         )
@@ -54,7 +55,7 @@ def arguments(order: Order) -> dict[str, Any]:
         "validation_batch_size": settings.eval_bs,
         **_precision(settings.precision),
         "grad_checkpointing": settings.grad_checkpointing,
-        **TIMM[settings.optim],
+        **own,
         **({"clip_grad": settings.clip_grad} if settings.clip_grad else {}),
         "smoothing": settings.label_smoothing,
         **(_MIXUP if settings.mixup else {}),
