@@ -19,6 +19,7 @@ __all__ = [
     "host_bytes",
     "loader_bytes",
     "not_modelled",
+    "of_node",
     "pinned_bytes",
     "safetensors_bytes",
     "torch_save_bytes",
@@ -48,6 +49,8 @@ LOADERS: Mapping[str, Loader] = {
     "plain": Loader(workers=0, pin_memory=False, pixel_bytes=None, source="torch 2.14, DataLoader"),
 }
 
+#: GPUs of a node where there are more in all: DGX, HGX and the clouds' machines of eight.
+_NODE_GPUS = 8
 _PREFETCH = 2  # torch 2.14, utils/data/dataloader.py, where there are workers
 _SAFETENSORS = {
     DType.float32: "F32",
@@ -178,6 +181,14 @@ def host_bytes(
         "checkpoint_disk_bytes": disk if _saves_all(settings) else None,
         "saving_bytes": max([sum(model) if trainer else max(model), *states]) if _saves_all(settings) else None,
     }
+
+
+def of_node(settings: TrainSettings, own: Mapping[str, int | None], offload_bytes: int) -> dict[str, int | None]:
+    """Host memory of all ranks on one node: each has its own loader, and its own share of what is offloaded."""
+    gpus = min(settings.gpus, _NODE_GPUS)
+    pinned, loaded = own["pinned_bytes"], own["dataloader_bytes"]
+    known = pinned is not None and loaded is not None
+    return {"node_gpus": gpus, "node_bytes": gpus * (pinned + loaded + offload_bytes) if known else None}  # type: ignore[operator]
 
 
 def _saves_all(settings: TrainSettings) -> bool:

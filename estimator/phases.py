@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import accumulate
+from math import ceil
 from typing import NamedTuple
 
 from .families import Plan
@@ -16,6 +17,7 @@ from .step import AUTOCAST_DTYPES, Step
 
 __all__ = ["Course", "NotPlayed", "continued", "last_sizes", "not_played", "resumed"]
 
+_KNOWN = frozenset({"ddp", "zero1", "zero2"})
 _LOOP = 1  # the phase in which a loop binds its first names; the one before builds model and optimizer
 
 
@@ -65,8 +67,8 @@ def not_played(plan: Plan, settings: TrainSettings) -> NotPlayed:
         evaluation = "nn.MultiheadAttention then runs a fused kernel of its own"
     if settings.optim not in LOADED_AS_MADE:
         resume = f"how {settings.optim} loads its state"
-    if settings.parallel not in {None, "none"}:
-        evaluation = resume = f"with --parallel {settings.parallel}"
+    if settings.parallel not in {None, "none"} and (settings.loop != "trainer" or settings.parallel not in _KNOWN):
+        evaluation = resume = f"with --parallel {settings.parallel} in the {settings.loop} loop"
     if not (torch := Torch.parse(settings.torch)).is_newest:
         evaluation = resume = f"only known of the newest torch, not of {torch.label}"
     return NotPlayed(evaluation, resume)
@@ -111,15 +113,26 @@ def last_sizes(settings: TrainSettings) -> tuple[int, ...]:
     samples, bs, accum = settings.train_samples, settings.bs, settings.accum
     if samples is None or settings.loop == "timm":
         return ()
+    if settings.parallel not in {None, "none"}:
+        samples = _of_one_rank(samples, settings)
     batches, rest = divmod(samples, bs)
     count = (batches + bool(rest)) % accum or min(accum, batches + bool(rest))
     sizes = (bs,) * (count - 1) + (rest or bs,)
     return () if sizes == (bs,) * accum else sizes
 
 
-def resumed(steps: Ledger) -> Ledger:
+def _of_one_rank(samples: int, settings: TrainSettings) -> int:
+    """Images of an epoch: Trainer's ranks all get whole batches (accelerate 1.15, ``even_batches``), others as many
+    images (torch's ``DistributedSampler``)."""
+    if settings.loop != "trainer":
+        return ceil(samples / settings.gpus)
+    return ceil(ceil(samples / settings.bs) / settings.gpus) * settings.bs
+
+
+def resumed(steps: Ledger, *, has_masters: bool = False) -> Ledger:
     """A run that begins with an optimizer's state from a checkpoint: all of it is there before the loop's own names.
 
+    ``has_masters``: the states before the first step are an engine's fp32 weights, into which it copies.
     ``Optimizer.load_state_dict`` moves it tensor by tensor, in the order in which the first step made it, and the
     weights are copied into those that the model has (torch 2.14, optim/optimizer.py). A state that is there from the
     optimizer's construction on goes when all of the new one is there.
@@ -128,7 +141,7 @@ def resumed(steps: Ledger) -> Ledger:
     before, behind = steps.events[:start], steps.events[start:]
     behind_begin = steps.events[steps.first_event(steps.steps[0]) :]  # an EMA copy is made before
     made = [event for event in behind_begin if event >= 0 and steps.kinds[event] == "optimizer_state"]
-    constructed = [event for event in before if steps.kinds[event] == "optimizer_state"]
+    constructed = [] if has_masters else [event for event in before if steps.kinds[event] == "optimizer_state"]
     first_new = len(steps.bytes)
     loaded = [*range(first_new, first_new + len(constructed)), *(~event for event in constructed), *made]
     moves = set(made)

@@ -213,7 +213,8 @@ def _host(played: Played, plan: Plan, settings: TrainSettings) -> Mapping[str, i
     if settings.parallel not in {None, "none", "ddp"}:  # shards are saved in other files
         own |= {"checkpoint_disk_bytes": None, "saving_bytes": None}
     added = step.strategy.host()
-    return own | {name: (own[name] or 0) + num_bytes for name, num_bytes in added.items()}
+    node = host.of_node(settings, own, added.get("offload_bytes", 0))
+    return own | {name: (own[name] or 0) + num_bytes for name, num_bytes in added.items()} | node
 
 
 def _layers(played: Played) -> tuple[Layer, ...]:

@@ -127,7 +127,7 @@ class Played:
         """A process that begins with a checkpoint, where it is known."""
         if self.not_played.resume is not None:
             return None
-        ledger = resumed(self.ledger)
+        ledger = resumed(self.ledger, has_masters=self.step.strategy.updates)
         return Run(ledger, (("resume", len(ledger.events)),), self._allocator)
 
     @property

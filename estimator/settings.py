@@ -216,7 +216,7 @@ class TrainSettings:
 
             file = read_deepspeed(settings.pop("deepspeed"))
             settings, notes = file.merged(settings)
-            notes = (*settings.get("notes", ()), *notes)
+            notes = (*settings.get("notes", ()), *notes, *file.notes)
             settings |= {"deepspeed": file.name, "zero_options": file.options, "notes": notes}
         return cls(**settings)
 

@@ -51,7 +51,9 @@ class Step:
         if strategy.casts_model and self.autocast_dtype is not None:
             self.dtype, self.autocast_dtype = self.autocast_dtype, None
         self.image_size = plan.image_size
-        self.run = run = Run(kernels=kernels, parameter_dtype=self.dtype)
+        self.run = run = Run(kernels=kernels, parameter_dtype=self.dtype, buffer_dtype=strategy.buffer_dtype(settings))
+        if strategy.casts_model:
+            run.adapter_dtype = self.dtype
         run.start_phase("setup", kind="temporaries")
         self.scope = Scope(run)
         self.scope.lora = lora_of(settings, plan)

@@ -9,7 +9,16 @@ from typing import NamedTuple
 from .allocator import rounded
 from .ledger import Ledger
 
-__all__ = ["Moment", "PhaseSummary", "allocated_peak", "layer_peaks", "phase_summaries", "raised_peak", "snapshot"]
+__all__ = [
+    "Moment",
+    "PhaseSummary",
+    "allocated_peak",
+    "allocated_peaks",
+    "layer_peaks",
+    "phase_summaries",
+    "raised_peak",
+    "snapshot",
+]
 
 #: Kinds that a kernel borrows: allocated, but no tensor of the program.
 NOT_TENSORS = frozenset({"workspaces", "rounding"})
@@ -55,6 +64,16 @@ def phase_summaries(ledger: Ledger, blocks: Sequence[int]) -> list[PhaseSummary]
 def allocated_peak(ledger: Ledger, step: int) -> int:
     """The largest total of rounded sizes from the start of a step on: without what the allocator does not split off."""
     return max(_totals(ledger, _rounded_sizes(ledger))[ledger.first_event(ledger.steps[step]) :])
+
+
+def allocated_peaks(ledger: Ledger, step: int) -> dict[str, int]:
+    """:func:`allocated_peak` of each phase of a step."""
+    totals, peaks = _totals(ledger, _rounded_sizes(ledger)), dict[str, int]()
+    for phase in ledger.step_phases(step):
+        name, first = ledger.phases[phase]
+        highest = max(totals[first : ledger.first_event(phase + 1) + 1])
+        peaks[name] = max(peaks.get(name, 0), highest)
+    return peaks
 
 
 def raised_peak(ledger: Ledger, step: int, unknown: Sequence[tuple[int, int]]) -> int:

@@ -57,7 +57,7 @@ def test_the_played_batches_stand_for_all(loop, eval_bs, eval_samples, eval_accu
         assert peaks(asked) == some
 
 
-def every_part(asked):
+def every_part(asked, ranks=1):
     """All batches, one after the other."""
     sizes = [min(asked.eval_bs, asked.eval_samples - start) for start in range(0, asked.eval_samples, asked.eval_bs)]
     for place, size in enumerate(sizes, 1):

@@ -83,8 +83,8 @@ BACKENDS: Mapping[str, Backend] = {
     "null": Backend(measure=_null, has_allocator=True),
 }
 
-#: ``cpu`` for several GPUs: a process each. Its kernels are the CPU's, the estimate is the GPU's.
-RANKS = Backend(measure=_ranks, tolerance=0.02)
+#: ``cpu`` for several GPUs: a process each.
+RANKS = Backend(measure=_ranks, tolerance=0.02, host=True)
 
 
 def auto() -> str:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..ledger import Ledger
+from ..units import DType
 
 if TYPE_CHECKING:
     from ..kernels import Kernels
-    from ..units import DType
     from .autograd import AccumulateGrad
     from .checkpoint import Frame
     from .tensor import Tensor
@@ -50,9 +50,11 @@ class Run:
     """
 
     __slots__ = (
+        "adapter_dtype",
         "allocations",
         "attention_kernel",
         "autocast",
+        "buffer_dtype",
         "caches_casts",
         "events",
         "frame",
@@ -80,9 +82,11 @@ class Run:
         "use_hook",
     )
 
-    def __init__(self, *, kernels: Kernels, parameter_dtype: DType) -> None:
+    def __init__(self, *, kernels: Kernels, parameter_dtype: DType, buffer_dtype: DType | None = None) -> None:
         self.kernels = kernels
         self.parameter_dtype = parameter_dtype
+        self.buffer_dtype = buffer_dtype or parameter_dtype  # of those that a cast of the model reaches
+        self.adapter_dtype = DType.float32  # PEFT's own choice
         self.autocast: Autocast | None = None
         self.grad_enabled = True
         self.training = True

@@ -30,7 +30,7 @@ class RopePositionEmbedding(Module):
     ) -> None:
         super().__init__(scope)
         self.shift, self.jitter, self.rescale = shift, jitter, rescale
-        self.inv_freq = scope.buffer("inv_freq", num_frequencies, dtype=scope.run.parameter_dtype)
+        self.inv_freq = scope.buffer("inv_freq", num_frequencies, dtype=scope.run.buffer_dtype)
         self.grid = grid
         self.patch_coords: Tensor | None = None
 

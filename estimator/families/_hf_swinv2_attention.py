@@ -38,7 +38,7 @@ class SelfAttention(Module):
         self.dropout = config.attention_probs_dropout_prob
         self.logit_scale = scope.parameter("logit_scale", heads, 1, 1)
         self.relative_coords_table = scope.buffer(
-            "relative_coords_table", 1, 2 * window - 1, 2 * window - 1, 2, dtype=scope.run.parameter_dtype
+            "relative_coords_table", 1, 2 * window - 1, 2 * window - 1, 2, dtype=scope.run.buffer_dtype
         )
         self.index = scope.buffer("relative_position_index", self.area, self.area, dtype=DType.int64)
         self.position_bias_mlp = PositionBiasMlp(scope / "continuous_position_bias_mlp", heads)

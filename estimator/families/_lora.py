@@ -7,7 +7,6 @@ from collections.abc import Callable
 from .. import ops
 from ..engine import Module, Scope, Tensor
 from ..ops import to
-from ..units import DType
 
 __all__ = ["Adapter", "Wrappable", "places"]
 
@@ -31,7 +30,7 @@ class Adapter:
         self.dropout = scope.lora.dropout
         self.down, self.up = down, up
         self.a, self.b = (
-            (scope / name / "default").parameter("weight", *shape, dtype=DType.float32)
+            (scope / name / "default").parameter("weight", *shape, dtype=scope.run.adapter_dtype)
             for name, shape in (("lora_A", a), ("lora_B", b))
         )
         names = {(scope / name / "default" / "weight").path for name in ("lora_A", "lora_B")} if scope.used else set()
@@ -59,6 +58,6 @@ class Wrappable(Module):
         if self.adapter is None:
             return result
         dtype = result.dtype
-        x = to(x, DType.float32)
+        x = to(x, self.run.adapter_dtype)
         result = ops.add(result, self.adapter(x))
         return to(result, dtype)

@@ -117,7 +117,7 @@ class EvaAttention(_Attention):
             return
         if bias:
             self.q_bias = scope.parameter("q_bias", dim)
-            self.k_bias = scope.buffer("k_bias", dim, dtype=self.run.parameter_dtype)
+            self.k_bias = scope.buffer("k_bias", dim, dtype=self.run.buffer_dtype)
             self.v_bias = scope.parameter("v_bias", dim)
         self.qkv = Linear(scope / "qkv", dim, dim * 3, bias=False)
 

@@ -71,7 +71,7 @@ class RelPosMlp(Module):
         self.bias_act = _Sigmoid(scope / "bias_act") if mode == "swin" else None
         self.index = scope.buffer("relative_position_index", self.area**2, dtype=DType.int64)
         offsets = (2 * window[0] - 1, 2 * window[1] - 1)
-        self.rel_coords_log = scope.buffer("rel_coords_log", *offsets, 2, dtype=scope.run.parameter_dtype)
+        self.rel_coords_log = scope.buffer("rel_coords_log", *offsets, 2, dtype=scope.run.buffer_dtype)
 
     def get_bias(self) -> Tensor:
         """[1, H, N, N]."""

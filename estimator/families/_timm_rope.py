@@ -30,7 +30,7 @@ class RotaryEmbeddingCat(Module):
     def __init__(self, scope: Scope, head_dim: int, grid: tuple[int, int]) -> None:
         super().__init__(scope)
         scope.buffer("bands", head_dim // 4, dtype=DType.float32)
-        self.pos_embed = scope.buffer("pos_embed", grid[0] * grid[1], head_dim * 2, dtype=self.run.parameter_dtype)
+        self.pos_embed = scope.buffer("pos_embed", grid[0] * grid[1], head_dim * 2, dtype=self.run.buffer_dtype)
 
     def get_embed(self) -> Tensor:
         """[N, 2D]."""
@@ -45,7 +45,7 @@ class RotaryEmbeddingDinoV3(Module):
         self.head_dim, self.num_patches, self.rotate_half = head_dim, grid[0] * grid[1], rotate_half
         self.periods = scope.buffer("periods", head_dim // 4, dtype=DType.float32)
         shape = (self.num_patches, head_dim * 2)
-        self.pos_embed = scope.buffer("pos_embed_cached", *shape, dtype=self.run.parameter_dtype) if cached else None
+        self.pos_embed = scope.buffer("pos_embed_cached", *shape, dtype=self.run.buffer_dtype) if cached else None
 
     def get_embed(self, *, create: bool) -> Tensor:
         """[N, 2D]."""

@@ -114,7 +114,7 @@ class WindowBlock(Module):
         self.drop_path = rate
         self.window, self.shifted = window, any(shift)
         windows = -(-grid[0] // window[0]) * -(-grid[1] // window[1])
-        area, dtype = window[0] * window[1], scope.run.parameter_dtype
+        area, dtype = window[0] * window[1], scope.run.buffer_dtype
         self.attn_mask = scope.buffer("attn_mask", windows, area, area, dtype=dtype) if self.shifted else None
 
     def _attn(self, x: Tensor) -> Tensor:

@@ -115,7 +115,7 @@ class ShiftedWindowAttentionV2(ShiftedWindowAttention):
     def _own_parameters(self, scope: Scope) -> None:
         self.logit_scale = scope.parameter("logit_scale", self.heads, 1, 1)
         offsets = (2 * self.window[0] - 1, 2 * self.window[1] - 1)
-        dtype = scope.run.parameter_dtype
+        dtype = scope.run.buffer_dtype
         self.coordinates = scope.buffer("relative_coords_table", 1, *offsets, 2, dtype=dtype, persistent=True)
 
     def _relative_position_bias(self) -> Tensor:

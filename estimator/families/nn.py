@@ -110,7 +110,7 @@ class BatchNorm2d(Module):
         self.weight = scope.parameter("weight", channels)
         self.bias = scope.parameter("bias", channels)
         for name in ("running_mean", "running_var"):
-            scope.buffer(name, channels, dtype=scope.run.parameter_dtype, persistent=True)
+            scope.buffer(name, channels, dtype=scope.run.buffer_dtype, persistent=True)
         scope.buffer("num_batches_tracked", dtype=DType.int64, persistent=True)
 
     def forward(self, x: Tensor) -> Tensor:

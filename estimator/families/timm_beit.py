@@ -141,7 +141,7 @@ class Attention(Module):
         self.config, self.num_heads = config, config.num_heads
         self.q_bias = scope.parameter("q_bias", dim) if config.qkv_bias else None
         self.v_bias = scope.parameter("v_bias", dim) if config.qkv_bias else None
-        self.k_bias = scope.buffer("k_bias", dim, dtype=scope.run.parameter_dtype) if config.qkv_bias else None
+        self.k_bias = scope.buffer("k_bias", dim, dtype=scope.run.buffer_dtype) if config.qkv_bias else None
         self.table = _Table(scope, config) if config.use_rel_pos_bias else None
         self.qkv = Linear(scope / "qkv", dim, dim * 3, bias=False)
         self.proj = Linear(scope / "proj", dim, dim)

@@ -47,7 +47,7 @@ class WindowAttention(Module):
         super().__init__(scope)
         self.heads, self.area, self.qkv_bias = heads, window[0] * window[1], config.qkv_bias
         self.attn_drop, self.proj_drop = config.attn_drop_rate, config.proj_drop_rate
-        dtype = scope.run.parameter_dtype
+        dtype = scope.run.buffer_dtype
         self.logit_scale = scope.parameter("logit_scale", heads, 1, 1)
         if config.qkv_bias:
             self.q_bias = scope.parameter("q_bias", dim)

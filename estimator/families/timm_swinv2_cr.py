@@ -59,7 +59,7 @@ class WindowMultiHeadAttention(Module):
         self.qkv = Linear(scope / "qkv", dim, dim * 3)
         self.proj = Linear(scope / "proj", dim, dim)
         self.meta_mlp = MetaMlp(scope / "meta_mlp", heads)
-        dtype = scope.run.parameter_dtype
+        dtype = scope.run.buffer_dtype
         self.coordinates = scope.buffer("relative_coordinates_log", self.area**2, 2, dtype=dtype)
 
     def _position_bias(self) -> Tensor:

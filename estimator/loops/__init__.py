@@ -27,6 +27,7 @@ def with_defaults(settings: TrainSettings) -> TrainSettings:
     """``settings`` with the loop's own optimizer, clipping, smoothing, moment of ``zero_grad``, evaluation and data
     loader where the user left them open."""
     loop, torch = LOOPS[settings.loop], Torch.parse(settings.torch)
+    ranks = settings.gpus if engine_of(settings) != "none" else 1
     eval_bs = settings.eval_bs or (TRAINER_EVAL_BATCH if settings.loop == "trainer" else settings.bs)
     return dataclasses.replace(
         with_loader(settings),
@@ -36,7 +37,7 @@ def with_defaults(settings: TrainSettings) -> TrainSettings:
         label_smoothing=loop.label_smoothing if settings.label_smoothing is None else settings.label_smoothing,
         parallel=engine_of(settings),  # type: ignore[arg-type]
         eval_bs=eval_bs,
-        eval_samples=settings.eval_samples or BATCHES * eval_bs,
+        eval_samples=settings.eval_samples or BATCHES * eval_bs * ranks,
     )
 
 

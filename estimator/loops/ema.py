@@ -75,7 +75,7 @@ def _deepcopy(step: Step) -> dict[str, Tensor]:
     outer = run.layer
     for path in own_first(scope):
         source = scope.parameters[path] if path in scope.parameters else scope.buffers[path]
-        run.layer = source.storage.layer
+        run.layer = source.storage.layer if source.accumulator is None else source.accumulator.layer
         copies[path] = Tensor.empty(run, source.shape, source.dtype, strides=source.strides, kind="optimizer_state")
         if path in scope.buffers:
             scalar = run.workspace(source.dtype.size)

@@ -6,7 +6,8 @@ Batches that repeat an earlier one allocation by allocation are not played: only
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from math import ceil
+from typing import Any, NamedTuple
 
 from .. import ops
 from ..engine import Tensor
@@ -37,16 +38,18 @@ Predict = Callable[[Step, Tensor, "Tensor | None"], "tuple[Tensor, Tensor | None
 class Part(NamedTuple):
     """A batch of ``size`` images; behind it come so many ``skipped`` images whose batches repeat it.
 
-    ``moves``: Trainer then takes what has piled up to the host (``eval_accumulation_steps``).
+    ``moves``: Trainer then takes what has piled up to the host (``eval_accumulation_steps``). So many of the images
+    of all ranks are ``repeated`` ones, which fill up their last batches.
     """
 
     size: int
     skipped: int = 0
     moves: bool = False
+    repeated: int = 0
 
 
-def parts(settings: TrainSettings) -> Iterator[Part]:
-    """The batches to play, in order.
+def parts(settings: TrainSettings, ranks: int = 1) -> Iterator[Part]:
+    """The batches to play, in order; those of one of so many ranks are all whole (accelerate, BatchSamplerShard).
 
     What piles up is most at the end, or with ``eval_accum`` at the end of the first window of so many batches; behind
     it the loop begins anew, which one batch shows, and a smaller last batch comes once more.
@@ -54,9 +57,15 @@ def parts(settings: TrainSettings) -> Iterator[Part]:
     size, samples = settings.eval_bs, settings.eval_samples
     assert size is not None
     assert samples is not None
+    repeated = 0
+    if ranks > 1:
+        whole = ceil(ceil(samples / size) / ranks) * size
+        repeated, samples = whole * ranks - samples, whole
     window = None if settings.eval_accum is None else settings.eval_accum * size
     if window is None or samples < window:
-        yield from _window(samples, size)
+        *before, last = _window(samples, size)
+        yield from before
+        yield last._replace(repeated=repeated)
         return
     *before, last = _window(window, size)
     yield from before
@@ -187,28 +196,28 @@ def prefetched(step: Step, size: int, stream: int = 1) -> tuple[Tensor, Tensor]:
 
 
 def trainer(step: Step, predict: Predict) -> None:
-    """transformers 5.24 ``Trainer.evaluation_loop``: losses, logits and labels of all batches stay on the GPU.
+    """transformers 5.24 ``Trainer.evaluation_loop``: losses, logits and labels of all batches stay on the GPU, those of
+    all ranks on each.
 
     ``losses``, ``logits``, ``labels`` and ``inputs`` are names that the next batch binds again.
     """
-    run, kept = step.run, list[Tensor]()
-    names: dict[str, object] = {}
+    run, kept, ranks = step.run, dict[str, Tensor](), step.strategy.num_gathered
+    names: dict[str, Any] = {}
     batch_size = step.settings.eval_bs or TRAINER_EVAL_BATCH
     with run.evaluation():
-        for part in parts(step.settings):
+        for part in parts(step.settings, ranks):
             names["inputs"] = inputs = step.batch(part.size)
-            loss, logits = predict(step, *inputs)
+            loss, logits = predict(step, step.strategy.prepared(inputs[0]), inputs[1])
             names.update(losses=loss, logits=logits, labels=inputs[1])
             losses = Tensor.empty(run, (batch_size,), loss.dtype)  # repeated, and cut to the last batch's size
             names["losses"] = losses
-            new = [losses.alias((part.size,), (1,))] + (
-                [logits, inputs[1]] if logits is not None and inputs[1] is not None else []
-            )
+            kinds = ("losses", "logits", "labels") if logits is not None and inputs[1] is not None else ("losses",)
             del loss, losses, logits, inputs
-            _add(kept, new)
-            del new
+            for name in kinds:
+                names[name] = _gathered(names[name], ranks)
+                _add(kept, name, names[name], part.size * ranks - part.repeated)
             for rows in _grown(part):
-                _grow(kept, rows)
+                _grow(kept, rows * ranks)
             if part.moves:
                 kept.clear()
                 for name in ("losses", "logits", "labels"):
@@ -222,21 +231,35 @@ def _grown(part: Part) -> Iterator[int]:
     return (min(step, part.skipped - start) for start in range(0, part.skipped, step))
 
 
-def _grow(kept: list[Tensor], count: int) -> None:
+def _grow(kept: dict[str, Tensor], count: int) -> None:
     """What concatenations leave behind, and the blocks that they go through."""
-    for place in range(len(kept)):
-        shape, dtype, run = kept[place].shape, kept[place].dtype, kept[place].run
-        kept[place] = Tensor.empty(run, (shape[0] + count, *shape[1:]), dtype)
+    for name, rows in kept.items():
+        kept[name] = Tensor.empty(rows.run, (rows.shape[0] + count, *rows.shape[1:]), rows.dtype)
 
 
-def _add(kept: list[Tensor], new: list[Tensor]) -> None:
+def _gathered(rows: Tensor, ranks: int) -> Tensor:
+    """``pad_across_processes``, which asks all ranks for the shape of what has a second dimension, and ``gather`` of
+    accelerate 1.15: gloo on the CPU takes a tensor for each rank, and they are concatenated (utils/operations.py)."""
+    run = rows.run
+    if len(rows.shape) > 1:
+        shape = Tensor.empty(run, (len(rows.shape),), DType.int64)
+        shapes = _all(shape, ranks)
+        del shapes, shape
+    return _all(rows, ranks)
+
+
+def _all(rows: Tensor, ranks: int) -> Tensor:
+    if ranks == 1:
+        return rows
+    run = rows.run
+    received = [Tensor.empty(run, rows.shape, rows.dtype) for _ in range(ranks if run.kernels.on_cpu else 0)]
+    together = Tensor.empty(run, (ranks * rows.shape[0], *rows.shape[1:]), rows.dtype)
+    del received
+    return together
+
+
+def _add(kept: dict[str, Tensor], name: str, rows: Tensor, count: int) -> None:
     """``EvalLoopContainer.add``: old, new and their concatenation exist at once."""
-    first = not kept
-    for place, rows in enumerate(new):
-        if len(rows.shape) > 1:
-            shape = Tensor.empty(rows.run, (len(rows.shape),), DType.int64)  # pad_across_processes asks for it
-            del shape
-        if first:
-            kept.append(rows)
-        else:
-            kept[place] = ops.cat([kept[place], rows], 0)
+    if rows.shape[0] != count:
+        rows = rows.alias((count, *rows.shape[1:]), rows.strides)
+    kept[name] = ops.cat([kept[name], rows], 0) if name in kept else rows

@@ -49,16 +49,16 @@ class Loop:
 
 
 def begin(step: Step, loop: Loop) -> None:
-    """What is there before the first step: the optimizer's own, the EMA copy, what the engine that
-    wraps the model makes, then what the loop's names hold.
+    """What is there before the first step: the optimizer's own, what the engine that wraps the model makes, the EMA
+    copy, then what the loop's names hold.
 
     A loop of one group hands all parameters over, the others those that require grad.
     """
     step.construct_optimizer(groups_of(step, loop, step.scope.parameters if loop.no_decay is None else step.trained))
+    step.strategy.wrap(groups_of(step, loop, step.trained))
     step.run.start_phase("loop", kind="temporaries")
     if step.settings.ema:
         step.names["ema"] = loop.make_ema(step)
-    step.strategy.wrap(groups_of(step, loop, step.trained))
     loop.begin(step)
 
 

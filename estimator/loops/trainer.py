@@ -42,6 +42,7 @@ def _play(step: Step) -> None:
     step.start("optimizer_step")
     if step.strategy.updates:
         step.strategy.update()
+        average(step)
         return
     found_inf = step.unscale()
     step.names["grad_norm"] = step.clip_grad_norm()  # with max_grad_norm 0 it clips to infinity, for the log

@@ -8,7 +8,7 @@ from ..engine.run import Storage
 from ..engine.tensor import Shape, Tensor, dense_strides_like
 from ..units import DType
 from .flash1 import flash1
-from .linear import count_attention_flops, matmul
+from .linear import count_attention_flops, matmul, refuse_mixed
 from .pointwise import mul
 from .random import dropout
 from .reduce import softmax
@@ -29,6 +29,9 @@ def scaled_dot_product_attention(
     rate = rate if q.run.training else 0.0
     lower_mask = None if mask is None else cast_to_lower(mask)
     lower_v, lower_k, lower_q = cast_to_lower(v), cast_to_lower(k), cast_to_lower(q)
+    for other in (lower_k, lower_v):
+        if other.dtype is not lower_q.dtype:
+            refuse_mixed(lower_q, other.dtype)
     kernel = q.run.kernels.attention(
         lower_q.dtype,
         lower_q.shape[-1],

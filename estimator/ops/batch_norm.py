@@ -6,6 +6,7 @@ from ..engine.autograd import Saved, record
 from ..engine.run import Storage
 from ..engine.tensor import Tensor, dense_strides_like
 from ..units import DType
+from .linear import refuse_mixed
 from .memory_format import format_strides, has_format, is_channels_last
 
 __all__ = ["batch_norm"]
@@ -23,6 +24,8 @@ def batch_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     evaluation as well, cuDNN's do not (cudnn_batch_norm returns them empty). cuDNN runs fp32, and fp16 under fp32
     parameters; the native kernels run the rest.
     """
+    if x.run.buffer_dtype is not weight.dtype and weight.dtype is not DType.float32:
+        refuse_mixed(x, x.run.buffer_dtype)
     cudnn = x.dtype is not DType.bfloat16 and weight.dtype is DType.float32 and x.numel < _CUDNN_MAX_ELEMENTS
     return _cudnn(x, weight, bias) if cudnn else _native(x, weight, bias)
 

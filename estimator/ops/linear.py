@@ -7,9 +7,11 @@ from math import prod
 from ..engine.autocast import cast_to_lower
 from ..engine.autograd import Saved, record
 from ..engine.tensor import Tensor
+from ..errors import InvalidRequest
+from ..units import DType
 from .shape import expand, reshape, transpose, view
 
-__all__ = ["count_attention_flops", "linear", "matmul"]
+__all__ = ["count_attention_flops", "linear", "matmul", "refuse_mixed"]
 
 Grads = list["Tensor | None"]
 
@@ -37,8 +39,10 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _product(a: Tensor, b: Tensor, *, adds_bias: bool = False) -> Tensor:
     """``mm`` or ``bmm`` outside the graph: one new row-major tensor, and copies of operands that cuBLAS cannot read.
 
-    cuBLASLt adds a bias in the same call.
+    cuBLASLt adds a bias in the same call. Raises ``InvalidRequest`` for operands of two types, as torch does.
     """
+    if a.dtype is not b.dtype:
+        refuse_mixed(a, b.dtype)
     out = Tensor.empty(a.run, (*a.shape[:-1], b.shape[-1]), a.dtype)
     copies = a.run.workspace(*[x.num_bytes for x in (a, b) if not _is_readable(x)])
     a.run.use_cublas()
@@ -47,6 +51,16 @@ def _product(a: Tensor, b: Tensor, *, adds_bias: bool = False) -> Tensor:
     a.run.count_flops(out.storage, 2 * out.numel * a.shape[-1], a.dtype)
     del copies
     return out
+
+
+def refuse_mixed(a: Tensor, other: DType) -> None:
+    """Two types meet where an engine has cast the parameters and not the buffers."""
+    lower = "fp16" if DType.float16 in {a.dtype, other} else "bf16"
+    raise InvalidRequest(
+        f"torch has no kernel for {a.dtype.label} with {other.label}, as {a.run.layer} asks here: DeepSpeed casts "
+        f'weights and leaves buffers in fp32; "data_types": {{"buffer_dtype": "{lower}"}} in the DeepSpeed file casts '
+        "both, --precision fp32 needs no cast"
+    )
 
 
 def _is_readable(x: Tensor) -> bool:
@@ -84,6 +98,8 @@ def _is_column_major(x: Tensor) -> bool:
 def _matrix_product(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
     """``addmm``, ``mm`` and ``bmm``: each operand is saved only for the other's gradient."""
     has_bias = bias is not None
+    if bias is not None and bias.dtype is not a.dtype:
+        refuse_mixed(a, bias.dtype)
     out = _product(a, b, adds_bias=has_bias)
     keep_a, keep_b = b.requires_grad, a.requires_grad
     a_by_column, b_by_column = _is_column_major(a), _is_column_major(b)

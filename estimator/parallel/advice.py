@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest
-from ..timeline import allocated_peak
 from ..units import format_bytes
+from .rivals import peak_of
 from .zero_config import ZeroConfig, hidden_size
 
 if TYPE_CHECKING:
-    from ..settings import TrainSettings
     from ..step import Step
 
 __all__ = ["advice"]
@@ -35,15 +34,15 @@ def _on_buckets(step: Step, config: ZeroConfig) -> Iterator[str]:
     settings, count = step.settings, 1 + (config.overlap_comm and config.stage < 3)
     smaller = _smaller(step)
     options = {**dict(settings.zero_options), "reduce_bucket_size": smaller}
-    needed = _peak(step, settings)
-    fixed = _peak(step, dataclasses.replace(settings, zero_options=tuple(options.items())))
+    needed = peak_of(step, settings)
+    fixed = peak_of(step, dataclasses.replace(settings, zero_options=tuple(options.items())))
     rivals = {"ddp": {"parallel": "ddp", "zero_options": ()}, "zero1": {"parallel": "zero1"}}
     less = [
         f"--parallel {name} needs {format_bytes(peak)}"
         for name, changes in rivals.items()
         if settings.offload == "none"
         and name != settings.parallel
-        and (peak := _peak(step, dataclasses.replace(settings, **changes))) < needed  # type: ignore[arg-type]
+        and (peak := peak_of(step, dataclasses.replace(settings, **changes))) < needed  # type: ignore[arg-type]
     ]
     buckets = format_bytes(count * config.reduce_bucket_size * step.dtype.size)
     yield (
@@ -60,12 +59,6 @@ def _smaller(step: Step) -> int:
     except InvalidRequest:
         return max(p.numel for p in step.trained.values())
     return width * width
-
-
-def _peak(step: Step, settings: TrainSettings) -> int:
-    from ..play import play
-
-    return allocated_peak(play(step.plan, settings, step.run.kernels.gpu).run.ledger(), -1)
 
 
 def _on_convolutions(step: Step, config: ZeroConfig) -> Iterator[str]:

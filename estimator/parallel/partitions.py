@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..engine import Tensor
+from ..engine.autograd import AccumulateGrad
 
-__all__ = ["ALIGNMENT", "FlatGroup", "most_loaded"]
+__all__ = ["ALIGNMENT", "FlatGroup", "Place", "candidates", "round_robin", "sent_together"]
 
 #: ``nccl_start_alignment_factor``: elements, for each rank.
 ALIGNMENT = 2
@@ -52,11 +53,66 @@ class FlatGroup:
         return min(self.part, max(0, (rank + 1) * self.part - self.unpadded))
 
 
-def most_loaded(groups: Sequence[FlatGroup]) -> int:
-    """The rank whose parts touch the most elements: it keeps the gradients of whole parameters."""
+class Place:
+    """Where a parameter stands: its group, its number there, and whether this rank keeps its gradient."""
+
+    def __init__(self, parameter: Tensor, group: FlatGroup, index: int, owned: int) -> None:
+        assert parameter.accumulator is not None
+        self.leaf: AccumulateGrad = parameter.accumulator
+        self.numel, self.group, self.index, self.owned = parameter.numel, group, index, owned
+        self.shape, self.strides = parameter.shape, parameter.strides
+
+    def show(self, buffer: Tensor) -> None:
+        """The gradient is copied into ``buffer``, where it lives from now on."""
+        self.leaf.grad = buffer.alias(self.shape, self.strides)
+
+
+def round_robin(parameters: Sequence[Tensor], ranks: int) -> list[Tensor]:
+    """``round_robin_gradients``: every rank's turn after the other's (stage_1_and_2.py, ``_round_robin_reorder``)."""
+    return [p for rank in range(ranks) for p in parameters[rank::ranks]]
+
+
+def sent_together(places: Iterable[Place], limit: int, apart: int | None) -> Iterator[list[tuple[int, int]]]:
+    """(rank, elements) of the slices that are summed in one call: until they are larger than a bucket.
+
+    Neighbours for one rank are one slice, but for the rank whose slices go to a place each (``apart``).
+    """
+    slices: list[tuple[int, int]] = []
+    for place in places:
+        for rank, numel in place.group.slices(place.index):
+            if slices and slices[-1][0] == rank != apart:
+                slices[-1] = rank, slices[-1][1] + numel
+            else:
+                slices.append((rank, numel))
+    together: list[tuple[int, int]] = []
+    for one in slices:
+        together.append(one)
+        if sum(numel for _, numel in together) > limit:
+            yield together
+            together = []
+    yield together
+
+
+def candidates(groups: Sequence[FlatGroup], places: Mapping[int, int]) -> list[int]:
+    """The ranks of which one is the most loaded while a backward pass partitions gradients.
+
+    A rank keeps the gradients of whole parameters that its parts touch, from the first that is there on. ``places``
+    number the parameters by identity; their gradients come from the last to the first. Whoever begins later and keeps
+    no more than one before is no candidate, but for the rank with the largest slice, whose norm is taken in fp64.
+    """
     loads: dict[int, int] = {}
+    firsts: dict[int, int] = {}
     for group in groups:
         for index, p in enumerate(group.parameters):
             for rank, _ in group.slices(index):
                 loads[rank] = loads.get(rank, 0) + p.numel
-    return max(loads, key=lambda rank: loads[rank])
+                firsts[rank] = max(firsts.get(rank, 0), places[id(p)])
+    found: list[int] = []
+    for rank in sorted(loads, key=lambda rank: (-firsts[rank], -loads[rank])):
+        if not found or loads[rank] > loads[found[-1]]:
+            found.append(rank)
+    slices = [
+        (numel, rank) for group in groups for index in range(len(group.starts)) for rank, numel in group.slices(index)
+    ]
+    largest = max(slices)[1]
+    return found if largest in found else [*found, largest]

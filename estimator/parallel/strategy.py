@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..engine import Tensor
 from ..errors import InvalidRequest, NotModelled
 from ..generations import Torch
+from ..units import DType
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -20,8 +21,6 @@ __all__ = ["Strategy", "refuse_together"]
 
 def refuse_together(settings: TrainSettings) -> None:
     """What is not modelled with any engine on several GPUs."""
-    if settings.gpus > 1 and settings.train_samples is not None:
-        raise NotModelled("how several GPUs share an epoch's last batch is not modelled; leave out --train-samples")
     if settings.gpus > 1 and not Torch.parse(settings.torch).is_newest:
         raise NotModelled(f"several GPUs are modelled for the newest torch only, not for {settings.torch}")
 
@@ -56,6 +55,11 @@ class Strategy:
             raise InvalidRequest("only ZeRO and FSDP offload to host memory; add --zero 2 or 3, or leave out --offload")
 
     @classmethod
+    def buffer_dtype(cls, settings: TrainSettings) -> DType | None:
+        """The type of the model's floating-point buffers, None for that of its parameters."""
+        return None
+
+    @classmethod
     def warnings(cls, settings: TrainSettings) -> tuple[str, ...]:
         """What the user may not expect of the engine."""
         if settings.gpus > 1:
@@ -64,6 +68,11 @@ class Strategy:
 
     def wrap(self, groups: Sequence[Group]) -> None:
         """The model and the optimizer's groups are handed to the engine, before the first step."""
+
+    @property
+    def num_gathered(self) -> int:
+        """Of how many ranks Trainer's evaluation gathers its results on each."""
+        return self.step.settings.gpus if self.step.settings.parallel != "none" else 1
 
     def prepared(self, images: Tensor) -> Tensor:
         """The batch as the model gets it."""

@@ -14,27 +14,14 @@ from ..engine.autograd import AccumulateGrad
 from ..optimizers import Group
 from ..units import DType
 from .deepspeed import DeepSpeed
-from .partitions import FlatGroup, most_loaded
+from .partitions import FlatGroup, Place, candidates, round_robin, sent_together
+from .rivals import most_loaded
 from .traffic import OF_BACKWARD, Traffic, all_gather, all_reduce
 
 if TYPE_CHECKING:
     from ..step import Step
 
 __all__ = ["Zero1", "Zero2"]
-
-
-class _Place:
-    """Where a parameter stands: its group, its number there, and whether this rank keeps its gradient."""
-
-    def __init__(self, parameter: Tensor, group: FlatGroup, index: int, owned: int) -> None:
-        assert parameter.accumulator is not None
-        self.leaf: AccumulateGrad = parameter.accumulator
-        self.numel, self.group, self.index, self.owned = parameter.numel, group, index, owned
-        self.shape, self.strides = parameter.shape, parameter.strides
-
-    def show(self, buffer: Tensor) -> None:
-        """The gradient is copied into ``buffer``, where it lives from now on."""
-        self.leaf.grad = buffer.alias(self.shape, self.strides)
 
 
 class ZeroOneTwo(DeepSpeed):
@@ -45,21 +32,20 @@ class ZeroOneTwo(DeepSpeed):
     def __init__(self, step: Step) -> None:
         super().__init__(step)
         self._buckets: list[Tensor] = []  # two with overlap_comm
-        self._filled: list[_Place] = []
+        self._filled: list[Place] = []
         self._elements = 0
         self._current = 0
-        self._large: list[_Place] = []
+        self._large: list[Place] = []
         self._part: Tensor | None = None  # the gradients of the parameters that this rank updates
         self._kept: list[Tensor] = []  # the same, summed over micro-steps
         self._averaged: list[list[Tensor]] = []
-        self._micro_step = 0
+        self._sums: dict[int, Tensor] = {}
 
     def wrap(self, groups: Sequence[Group]) -> None:
         """``DeepSpeedZeroOptimizer.__init__``: flat weights, the rank's part in fp32, and zeros for a moment."""
         run, dtype = self.step.run, self.step.dtype
-        self.groups = [FlatGroup(g.parameters, self.ranks, decayed=g.decayed) for g in self.grouped(groups)]
-        # stage 1 goes through the parameters in order: the first rank copies its gradients while all others are there
-        self.rank = most_loaded(self.groups) if self.partitions_gradients else 0
+        self.groups = [FlatGroup(self._laid_out(g), self.ranks, decayed=g.decayed) for g in self.grouped(groups)]
+        self.rank = self._most_loaded()
         self._masters: list[Tensor] = []
         for group in self.groups:
             self.flatten(group.parameters, Tensor.empty(run, (group.numel,), dtype, kind="parameters"))
@@ -71,11 +57,11 @@ class ZeroOneTwo(DeepSpeed):
             part.storage.relabel(kind="optimizer_state" if master is part else None)
             self._masters.append(master)
             del part, master
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int, Place] = {}
         for group in self.groups:
             owned = group.owned(self.rank)
             for index, p in enumerate(group.parameters):
-                self._places[id(p.accumulator)] = _Place(p, group, index, owned.get(index, 0))
+                self._places[id(p.accumulator)] = Place(p, group, index, owned.get(index, 0))
         if self.config.offload_optimizer:
             self._masters = []
             largest = max(place.numel for place in self._places.values())
@@ -85,12 +71,26 @@ class ZeroOneTwo(DeepSpeed):
             del zeros
         run.grad_hook = self._ready
 
+    def _laid_out(self, group: Group) -> Sequence[Tensor]:
+        if self.config.round_robin_gradients:
+            return round_robin(group.parameters, self.ranks)
+        return group.parameters
+
+    def _most_loaded(self) -> int:
+        """Stage 1 goes through the parameters in order: the first rank copies its gradients while all others are there.
+        In stage 2 the candidates are played."""
+        if self.config.rank is not None or not self.partitions_gradients:
+            return self.config.rank or 0
+        ordered = self.ordered(list(self.step.trained.values()))
+        ranks = candidates(self.groups, {id(p): place for place, p in enumerate(ordered)})
+        return ranks[0] if len(ranks) == 1 else most_loaded(self.step, ranks)
+
     # a gradient is there
 
     def _ready(self, leaf: AccumulateGrad) -> None:
         """``grad_handling_hook``."""
         self._set_up_buckets()
-        if self.partitions_gradients or (self.config.overlap_comm and self._is_boundary):
+        if self.partitions_gradients or (self.config.overlap_comm and self.is_boundary):
             self._put(self._places[id(leaf)])
 
     def _set_up_buckets(self) -> None:
@@ -102,7 +102,7 @@ class ZeroOneTwo(DeepSpeed):
             self._buckets.append(Tensor.empty(self.step.run, size, self.step.dtype, kind="communication"))
         self._current = 0
 
-    def _put(self, place: _Place) -> None:
+    def _put(self, place: Place) -> None:
         """``reduce_independent_p_g_buckets_and_remove_grads``: a gradient larger than a bucket stays where it is."""
         if self._elements + place.numel > self.config.reduce_bucket_size:
             self._reduce()
@@ -124,35 +124,45 @@ class ZeroOneTwo(DeepSpeed):
         self._filled, self._elements = [], 0
 
     def _copy_slices(self) -> None:
-        """``average_tensor``: neighbours for one rank are one slice; several slices are copied into one to be summed.
+        """``average_tensor``: several slices are copied into one to be summed."""
+        if self._widens:
+            for place in self._filled:
+                if place.owned:
+                    self._sum_of(place.group)
+        for together in sent_together(
+            self._filled, self.config.reduce_bucket_size, self.rank if self._widens else None
+        ):
+            self._copied(together)
 
-        A copy is made as soon as it would be larger than a bucket.
-        """
-        slices: list[tuple[int, int]] = []
-        for place in self._filled:
-            for rank, numel in place.group.slices(place.index):
-                if slices and slices[-1][0] == rank:
-                    slices[-1] = rank, slices[-1][1] + numel
-                else:
-                    slices.append((rank, numel))
-        numels: list[int] = []
-        for _, numel in slices:
-            numels.append(numel)
-            if sum(numels) > self.config.reduce_bucket_size:
-                self._copied(numels)
-                numels = []
-        self._copied(numels)
+    def _copied(self, slices: Sequence[tuple[int, int]]) -> None:
+        run, flat = self.step.run, None
+        if len(slices) > 1:
+            size = (sum(numel for _, numel in slices),)
+            flat = Tensor.empty(run, size, self.step.dtype, kind="communication")
+        for rank, numel in slices:
+            if self._widens and rank == self.rank:
+                wide = Tensor.empty(run, (numel,), self.sum_dtype)
+                del wide
+        del flat
 
-    def _copied(self, numels: Sequence[int]) -> None:
-        if len(numels) > 1:
-            flat = Tensor.empty(self.step.run, (sum(numels),), self.step.dtype, kind="communication")
-            del flat
+    @property
+    def _widens(self) -> bool:
+        """Whether gradients are summed in another type than they come in: in the rank's part alone."""
+        return self.sum_dtype is not self.step.dtype
 
-    def _keep(self, place: _Place) -> None:
+    def _sum_of(self, group: FlatGroup) -> Tensor:
+        """``_get_compact_grad_partition_buffer``: from the first gradient to the update."""
+        if id(group) not in self._sums:
+            self._sums[id(group)] = Tensor.empty(self.step.run, (group.part,), self.sum_dtype, kind="gradients")
+        return self._sums[id(group)]
+
+    def _keep(self, place: Place) -> None:
         """``copy_grads_in_partition``: room for all parameters that the rank has a part of, whole, at the first."""
         run, dtype = self.step.run, self.step.dtype
+        if self._widens:
+            return
         if self.config.offload_optimizer:
-            if self._is_boundary:
+            if self.is_boundary:
                 double = Tensor.empty(run, (place.owned,), DType.float64)
                 del double
                 wide = Tensor.empty(run, (place.owned,), DType.float32) if dtype is not DType.float32 else None
@@ -166,25 +176,24 @@ class ZeroOneTwo(DeepSpeed):
 
     # a backward pass has ended
 
-    @property
-    def _is_boundary(self) -> bool:
-        return self._micro_step == len(self.step.micro_steps) - 1
-
     def after_backward(self) -> None:
         """Stage 2 reduces in every micro-step, stage 1 in the last."""
-        boundary = self._is_boundary
+        boundary = self.is_boundary
         if self.partitions_gradients or boundary:
             if not (self.partitions_gradients or self.config.overlap_comm):
                 for place in self._places.values():
                     if place.leaf.grad is not None:
                         self._put(place)
             self._end_of_backward(boundary)
-        self._micro_step = 0 if boundary else self._micro_step + 1
+        self.count_micro_step()
 
     def _end_of_backward(self, boundary: bool) -> None:
         """``independent_gradient_partition_epilogue``."""
         self._reduce()
-        if not self.config.offload_optimizer:
+        if self._widens:
+            for group in self.groups:
+                self._sum_of(group)
+        elif not self.config.offload_optimizer:
             self._average(boundary)
         self._buckets = []
         self._part = None
@@ -213,7 +222,7 @@ class ZeroOneTwo(DeepSpeed):
 
     def update(self) -> None:
         """``step``: the norm in fp64, then for each group its gradients in one, in fp32, and the optimizer."""
-        run, dtype = self.step.run, self.step.dtype
+        run = self.step.run
         if self.config.offload_optimizer:
             return
         norms = []
@@ -224,15 +233,23 @@ class ZeroOneTwo(DeepSpeed):
                 del double
         del norms
         for i, group in enumerate(self.groups):
-            grad = Tensor.empty(run, (group.part,), dtype) if len(self._averaged[i]) > 1 else self._averaged[i][0]
-            if dtype is not DType.float32:
+            grad = self._flat(i)
+            if self.sum_dtype is not DType.float32:
                 flat, grad = grad, Tensor.empty(run, (group.part,), DType.float32)
                 del flat
             grad.storage.relabel(kind="gradients")
-            self._averaged[i] = []
+            if self._averaged:
+                self._averaged[i] = []
             self.step.optimizer_step([Group((self._masters[i],), decayed=group.decayed)], scaled=False)
             del grad
         self._averaged = []
+
+    def _flat(self, i: int) -> Tensor:
+        """The gradients of a group in one."""
+        if self._widens:
+            return self._sums.pop(id(self.groups[i]))
+        parts = self._averaged[i]
+        return parts[0] if len(parts) == 1 else Tensor.empty(self.step.run, (self.groups[i].part,), self.step.dtype)
 
     def traffic(self) -> Traffic:
         """Gradients are summed whole (``allreduce_and_scatter``), by stage 1 in the last micro-step, by stage 2 in

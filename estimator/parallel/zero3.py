@@ -7,7 +7,7 @@ Every parameter is divided by itself. Whole parameters are gathered ahead of the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..engine import Storage, Tensor
@@ -45,6 +45,16 @@ class _Sharded:
         self.on_its_way: _Gathered | None = None
 
 
+def sub_groups(group: list[_Sharded], size: int) -> list[list[_Sharded]]:
+    """``_create_fp16_sub_groups``: what the optimizer updates at a time, of so many elements of a rank."""
+    parts: list[list[_Sharded]] = [[]]
+    for s in group:
+        if sum(other.share for other in parts[-1]) >= size:
+            parts.append([])
+        parts[-1].append(s)
+    return parts
+
+
 class Zero3(DeepSpeed):
     """Weights, gradients and optimizer states are partitioned."""
 
@@ -66,14 +76,14 @@ class Zero3(DeepSpeed):
     def wrap(self, groups: Sequence[Group]) -> None:
         """``DeepSpeedZeroOptimizer_Stage3.__init__``: shards, masters, gradients and one bucket, for good."""
         run, dtype, config = self.step.run, self.step.dtype, self.config
-        limit = config.stage3_param_persistence_threshold
         self._sharded = {
-            id(p.accumulator): _Sharded(p, self.ranks, persists=p.numel <= limit) for p in self.step.trained.values()
+            id(p.accumulator): _Sharded(p, self.ranks, persists=persists)
+            for p, persists in self._persistence(self.ordered(list(self.step.trained.values())))
         }
         self._refuse_releases(sum(s.numel for s in self._sharded.values()))
-        groups = self.grouped(groups)
-        self._groups = [[self._sharded[id(p.accumulator)] for p in g.parameters] for g in groups]
-        self._decayed = [g.decayed for g in groups]
+        whole = [([self._sharded[id(p.accumulator)] for p in g.parameters], g.decayed) for g in self.grouped(groups)]
+        pairs = [(part, decayed) for group, decayed in whole for part in sub_groups(group, config.sub_group_size)]
+        self._groups, self._decayed = [part for part, _ in pairs], [decayed for _, decayed in pairs]
         total = sum(s.share for s in self._sharded.values())
         device = not config.offload_param
         self._shards = Tensor.empty(run, (total if device else 0,), dtype, kind="parameters")
@@ -87,15 +97,25 @@ class Zero3(DeepSpeed):
                 self._masters.append(Tensor.empty(run, (numel,), DType.float32, kind="optimizer_state"))
                 del converted
         on_device = not config.offload_optimizer
-        self._grads = Tensor.empty(run, (total if on_device else 0,), dtype, kind="gradients")
+        self._grads = Tensor.empty(run, (total if on_device else 0,), self.sum_dtype, kind="gradients")
+        self._inf_or_nan_tracker = Tensor.empty(run, (1,), DType.bool, kind="gradients")
         self._bucket = Tensor.empty(run, (config.reduce_bucket_size,), dtype, kind="communication")
         self._gather_persistent()
         run.grad_hook, run.use_hook = self._ready, self._use
 
+    def _persistence(self, parameters: Sequence[Tensor]) -> Iterator[tuple[Tensor, bool]]:
+        """``mark_persistent_parameters``."""
+        config, total = self.config, 0
+        for p in parameters:
+            persists = p.numel <= config.stage3_param_persistence_threshold
+            persists &= p.numel + total <= config.stage3_model_persistence_threshold
+            total += p.numel if persists else 0
+            yield p, persists
+
     def _refuse_releases(self, numel: int) -> None:
         """What the distance and the limit of live parameters do only to larger models is not modelled."""
         config = self.config
-        for name in ("stage3_max_reuse_distance", "stage3_max_live_parameters", "sub_group_size"):
+        for name in ("stage3_max_reuse_distance", "stage3_max_live_parameters"):
             if getattr(config, name) < 2 * numel:
                 raise NotModelled(
                     f"{name} {getattr(config, name):,} is less than two passes over {numel:,} weights: what ZeRO-3 "
@@ -192,25 +212,45 @@ class Zero3(DeepSpeed):
 
     def _reduce(self) -> None:
         """``reduce_scatter_coalesced``: a copy with the ranks' parts one after another; a lone tensor that needs no
-        padding is its own."""
+        padding is its own. Then ``partition_grads``."""
+        run, parts = self.step.run, None
         if len(self._filled) > 1 or any(s.padded != s.numel for s in self._filled):
             size = (sum(s.padded for s in self._filled),)
-            parts = Tensor.empty(self.step.run, size, self.step.dtype, kind="communication")
-            del parts
+            parts = Tensor.empty(run, size, self.step.dtype, kind="communication")
+        widened = self.sum_dtype is not self.step.dtype
+        sums = [Tensor.empty(run, (s.share,), self.sum_dtype) for s in self._filled if widened]
+        if sums:
+            parts = None
         for s in self._filled:
+            if self.config.offload_optimizer:
+                self._to_host(s)
             s.leaf.grad = None
+        del parts, sums
         self._filled, self._elements = [], 0
+
+    def _to_host(self, s: _Sharded) -> None:
+        """``_offload_grad_partition_at_boundary``: the host's sum comes back, its norm is taken in fp64, and what goes
+        to the host is fp32."""
+        run, dtype, shape = self.step.run, self.step.dtype, (s.share,)
+        returned = None if run.kernels.on_cpu else Tensor.empty(run, shape, dtype)
+        if self.is_boundary:
+            double = Tensor.empty(run, shape, DType.float64)
+            del double
+            wide = Tensor.empty(run, shape, DType.float32) if dtype is not DType.float32 else None
+            del wide
+        del returned
 
     def after_backward(self) -> None:
         """``independent_gradient_partition_epilogue``."""
         self._reduce()
+        self.count_micro_step()
 
     # the update
 
     def update(self) -> None:
         """``step``: everything is partitioned, the norm is taken in fp64, each group's gradients are flattened, then
         cast; what persists is gathered again."""
-        run, dtype = self.step.run, self.step.dtype
+        run = self.step.run
         for s in self._sharded.values():
             self._release(s)
         if not self.config.offload_optimizer:
@@ -218,8 +258,8 @@ class Zero3(DeepSpeed):
                 double = Tensor.empty(run, (s.share,), DType.float64)
                 del double
             for group, decayed, master in zip(self._groups, self._decayed, self._masters):
-                grad = Tensor.empty(run, (sum(s.share for s in group),), dtype)
-                if dtype is not DType.float32:
+                grad = Tensor.empty(run, (sum(s.share for s in group),), self.sum_dtype)
+                if self.sum_dtype is not DType.float32:
                     flat, grad = grad, Tensor.empty(run, grad.shape, DType.float32)
                     del flat
                 grad.storage.relabel(kind="gradients")

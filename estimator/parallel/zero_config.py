@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidRequest
@@ -25,16 +26,25 @@ class ZeroConfig:
     reduce_bucket_size: int = 500_000_000
     overlap_comm: bool = False
     reduce_scatter: bool = True
+    round_robin_gradients: bool = False
     offload_optimizer: bool = False
     offload_param: bool = False
     pin_memory: bool = True
     stage3_prefetch_bucket_size: int = 50_000_000
     stage3_param_persistence_threshold: int = 100_000
+    stage3_model_persistence_threshold: int = sys.maxsize
     stage3_max_live_parameters: int = 1_000_000_000
     stage3_max_reuse_distance: int = 1_000_000_000
     sub_group_size: int = 1_000_000_000
     #: With an optimizer in its own file DeepSpeed gets all parameters as one group.
     single_group: bool = False
+    #: Types by DeepSpeed's names; None: the model's.
+    buffer_dtype: str = "fp32"
+    param_dtype: str | None = None
+    grad_accum_dtype: str | None = None
+    communication_data_type: str | None = None
+    #: The rank to follow; None: the most loaded.
+    rank: int | None = None
 
     @classmethod
     def of(cls, settings: TrainSettings, plan: Plan) -> ZeroConfig:

@@ -188,10 +188,11 @@ _HOST = (
 
 def _host(host: Mapping[str, int | None]) -> Table:
     columns = (Column(name="what"), Column(name="bytes", kind="bytes"))
-    rows: tuple[tuple[Cell, ...], ...] = tuple((label, host.get(name)) for label, name in _HOST)
-    return Table(
-        name="host", title="Host memory and disk", columns=columns, rows=rows, note="Memory: at most, per GPU."
-    )
+    rows: list[tuple[Cell, ...]] = [(label, host.get(name)) for label, name in _HOST]
+    if (gpus := host.get("node_gpus") or 1) > 1:
+        rows.append((f"memory of a node's {gpus} GPUs together", host.get("node_bytes")))
+    note = "Memory: at most, per GPU."
+    return Table(name="host", title="Host memory and disk", columns=columns, rows=tuple(rows), note=note)
 
 
 def _states(estimate: Estimate) -> Table:

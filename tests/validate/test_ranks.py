@@ -39,6 +39,22 @@ def test_a_killed_rank_is_named_and_leaves_no_other(monkeypatch):
     assert [process.returncode for process in ranks] == [-signal.SIGKILL, -signal.SIGKILL]
 
 
+@pytest.mark.parametrize("written", ["", "{", "[1]", "{}", '{"peaks": 1}', None])
+def test_an_answer_that_cannot_be_read_is_named(monkeypatch, tmp_path, written):
+    """A rank that ends well and wrote nothing, or something else."""
+
+    def start(count, request, folder):
+        for rank in range(count):
+            (folder / f"rank{rank}.log").write_text("[rank0]: its last words")
+            if written is not None:
+                (folder / f"rank{rank}.json").write_text(written)
+        return [subprocess.Popen([sys.executable, "-c", ""], start_new_session=True) for _ in range(count)]
+
+    monkeypatch.setattr(launch, "_started", start)
+    with pytest.raises(launch.RankFailed, match=r"rank 0 of 2 wrote no answer that can be read: its last words$"):
+        launch.measure_ranks(SETTINGS)
+
+
 def test_ranks_that_hang_are_ended_in_time(monkeypatch):
     ranks = started(monkeypatch, SLEEP, SLEEP)
     with pytest.raises(launch.RankFailed, match="ran out of time"):

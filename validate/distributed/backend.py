@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitmem.errors import NotModelled
@@ -14,17 +14,19 @@ from ..measurement import MeasuredLayer
 from ..versions import versions
 from .launch import measure_ranks
 
-__all__ = ["RanksMeasurement", "measure"]
+__all__ = ["RanksMeasurement", "measure", "most_loaded"]
 
-_NOTES: tuple[str, ...] = (
-    "most loaded rank; the host's next batch is counted as well, and what the CPU's kernels save may have another type",
-)
-_AS_BF16 = "ran in bf16: DeepSpeed and autocast have no fp16 on the CPU; sizes are the same"
+_NOTES: tuple[str, ...] = ("most loaded rank of real kernels on one thread each; gloo's own buffers are not seen",)
+_SAME = 0.999
+_EVALUATED = frozenset({"ddp", "zero1", "zero2"})
+_AS_BF16 = "ran in bf16: accelerate switches autocast to fp16 off on the CPU; sizes are the same"
+#: Before the loss is scaled by more than fp16 holds, DeepSpeed leaves steps out and halves the scale.
+_FP16 = {"enabled": "auto", "initial_scale_power": 4}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RanksMeasurement:
-    """The largest total of live storages in each phase of the third step, over all ranks."""
+    """The largest total of live storages in each phase of a steady step, on the rank with the highest peak."""
 
     phases: Mapping[str, int]
     device: str
@@ -77,15 +79,29 @@ def measure(settings: TrainSettings, *, timeout_s: float) -> RanksMeasurement:
             raise NotModelled("ZeRO is run by DeepSpeed, which is not installed: pip install 'vitmem[deepspeed]'")
         document = _document(settings, int(engine.removeprefix("zero")))
     notes = _NOTES
-    if settings.precision == "fp16":
+    if settings.precision == "fp16" and document is None:
         settings, notes = dataclasses.replace(settings, precision="bf16"), (*notes, _AS_BF16)
-    ranks = measure_ranks(settings, deepspeed=document, timeout_s=timeout_s)
-    names = ranks[0]["peaks"]
+    ranks = measure_ranks(settings, deepspeed=document, timeout_s=timeout_s, **_evaluation(settings, engine))
     return RanksMeasurement(
-        phases={name: max(rank["peaks"][name] for rank in ranks) for name in names},
+        phases=most_loaded([rank["peaks"] for rank in ranks]),
         device=f"{len(ranks)} processes on the CPU",
         versions=versions(settings.train),
         notes=notes,
+    )
+
+
+def _evaluation(settings: TrainSettings, engine: str) -> dict[str, int]:
+    """The images of an evaluation behind the third step, where the estimate knows one: three batches of each rank."""
+    if engine not in _EVALUATED:
+        return {}
+    return {"eval_samples": settings.eval_samples or 3 * (settings.eval_bs or 8) * settings.gpus}
+
+
+def most_loaded(ranks: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
+    """The phases of the rank with the highest peak; of those with the same but for padding, which need most."""
+    highest = max(max(peaks.values()) for peaks in ranks)
+    return max(
+        (peaks for peaks in ranks if max(peaks.values()) >= _SAME * highest), key=lambda peaks: sum(peaks.values())
     )
 
 
@@ -97,8 +113,10 @@ def _document(settings: TrainSettings, stage: int) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
-        "bf16": {"enabled": "auto"},
+        settings.precision: _FP16 if settings.precision == "fp16" else {"enabled": "auto"},
     }
+    if settings.precision == "fp32":
+        del document["fp32"]
     if options.pop("single_group", False):
         document["optimizer"] = {"type": "AdamW", "params": {"lr": "auto"}}
     return {**document, "zero_optimization": {"stage": stage, **options}}

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,10 @@ from .storages import Storages
 
 __all__ = ["main"]
 
-STEPS = 3
+#: From the third on every step repeats the one before. What a rank sends may live a moment longer than in the program,
+#: in gloo's own threads: of each phase the lowest peak of these steps is the program's.
+STEPS = 5
+FIRST_STEADY = 2
 #: A request is a few settings, none of which the model's builder needs to know.
 _OF_THE_ENGINE = {"gpus": 1, "parallel": None, "offload": "none"}
 
@@ -47,6 +50,19 @@ class Watch:
         self.storages = storages
         self.trainer: Any = None
         self.moments: dict[str, Any] = {}
+        self.steps: list[dict[str, int]] = []
+
+    def step_begins(self) -> None:
+        """The peaks so far were those of the step before."""
+        self.steps.append(dict(self.storages.peaks))
+        self.storages.peaks.clear()
+
+    @property
+    def peaks(self) -> dict[str, int]:
+        """By phase of a steady step, and of an evaluation behind one."""
+        steady = [*self.steps[1:], self.storages.peaks][FIRST_STEADY:]
+        names = dict.fromkeys(name for peaks in steady for name in peaks if name != "after")
+        return {name: min(peaks[name] for peaks in steady if name in peaks) for name in names}
 
     def note(self, moment: str) -> None:
         """Bytes by kind now, and what is none of the kinds, one by one, with the operators that made it."""
@@ -85,33 +101,85 @@ def _states(trainer: Any, engine: Any) -> Iterator[Tensor]:
 
 
 def _trainer(settings: TrainSettings, request: Mapping[str, Any], watch: Watch, folder: str) -> Any:
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import TrainingArguments
+
+    built = build_model(settings, "cpu")
+    arguments = TrainingArguments(output_dir=folder, **_arguments(settings, request))
+    arguments.__dict__["_setup_devices"] = torch.device("cpu")  # with an index every .to() would be a copy
+    images = request.get("train_samples") or settings.bs * settings.accum * STEPS * 64
+    return _followed(watch)(
+        model=built.model,
+        args=arguments,
+        train_dataset=_Images(built.image_size, images),
+        eval_dataset=_Images(built.image_size, request.get("eval_samples") or 0),
+        compute_metrics=lambda _: {},
+        data_collator=_collate(watch.storages),
+        callbacks=[_moments(settings, watch)],
+    )
+
+
+def _followed(watch: Watch) -> Any:
+    """A Trainer that says where a phase begins."""
+    from transformers import Trainer
 
     class Followed(Trainer):
         def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            if watch.storages.phase == "evaluation":
+                return super().compute_loss(*args, **kwargs)
             watch.storages.start("forward")
             loss = super().compute_loss(*args, **kwargs)
             watch.note("forward_end")
             watch.storages.start("backward")
             return loss
 
+        def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+            watch.storages.start("evaluation")
+            result = super().evaluation_loop(*args, **kwargs)
+            watch.storages.start("after")
+            return result
+
+    return Followed
+
+
+def _moments(settings: TrainSettings, watch: Watch) -> Any:
+    """What a callback notes, and the EMA that a user's callback would keep."""
+    from torch.optim import swa_utils
+    from transformers import TrainerCallback
+
     class Moments(TrainerCallback):
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            if settings.ema:
+                make: Any = swa_utils.get_ema_multi_avg_fn
+                self.averages: Any = swa_utils.AveragedModel(kwargs["model"], multi_avg_fn=make(0.999))
+
         def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
             watch.note("rest")
-            watch.storages.peaks.clear()
+            watch.step_begins()
             watch.storages.start("forward")
 
         def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-            if not request.get("deepspeed"):
+            if not watch.trainer.is_deepspeed_enabled:
                 step_begins(watch)
 
         def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
             watch.note("stepped")
 
-    built = build_model(settings, "cpu")
-    images = _Images(built.image_size, settings.bs * settings.accum * STEPS * 64)
-    arguments = TrainingArguments(output_dir=folder, **_arguments(settings, request))
-    return Followed(model=built.model, args=arguments, train_dataset=images, callbacks=[Moments()])
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            if settings.ema:
+                self.averages.update_parameters(kwargs["model"])
+
+    return Moments()
+
+
+def _collate(storages: Storages) -> Callable[[Any], dict[str, Any]]:
+    from transformers import default_data_collator
+
+    def collate(samples: Any) -> dict[str, Any]:
+        with storages.aside():
+            batch: dict[str, Any] = default_data_collator(samples)
+        return batch
+
+    return collate
 
 
 def _arguments(settings: TrainSettings, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,13 +189,26 @@ def _arguments(settings: TrainSettings, request: Mapping[str, Any]) -> dict[str,
         max_steps=STEPS,
         optim=settings.optim or "adamw_torch_fused",
         bf16=settings.precision == "bf16",
+        fp16=settings.precision == "fp16",
         gradient_checkpointing=settings.grad_checkpointing,
         use_cpu=True,
         report_to=[],
         save_strategy="no",
         disable_tqdm=True,
         dataloader_pin_memory=False,
+        **_evaluating(settings, request),
         **{name: value for name in ("deepspeed", "fsdp", "fsdp_config") if (value := request.get(name))},
+    )
+
+
+def _evaluating(settings: TrainSettings, request: Mapping[str, Any]) -> dict[str, Any]:
+    if not request.get("eval_samples"):
+        return {}
+    return dict(
+        eval_strategy="steps",
+        eval_steps=FIRST_STEADY + 1,
+        eval_accumulation_steps=settings.eval_accum,
+        **({} if settings.eval_bs is None else {"per_device_eval_batch_size": settings.eval_bs}),
     )
 
 
@@ -138,8 +219,17 @@ def step_begins(watch: Watch) -> None:
 
 
 def _patch_deepspeed(watch: Watch) -> None:
+    """Tells ``watch`` where a step begins.
+
+    What only the CPU has is switched off: an all-reduce in shared memory that is compiled at first use, for a minute
+    (gloo reduces instead), and the check for instructions that make fp16 fast (torch computes in it without them).
+    """
+    from deepspeed import ops
+    from deepspeed.accelerator import get_accelerator
     from deepspeed.runtime.engine import DeepSpeedEngine
 
+    ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    get_accelerator().is_fp16_supported = lambda: True
     step = DeepSpeedEngine.step
 
     def followed(engine: Any, *args: Any, **kwargs: Any) -> Any:
@@ -172,7 +262,7 @@ def main() -> None:
         with watch.storages.active():
             trainer.train()
     rank = int(torch.distributed.get_rank())
-    document = {"rank": rank, "moments": watch.moments, "peaks": watch.storages.peaks}
+    document = {"rank": rank, "moments": watch.moments, "peaks": watch.peaks}
     Path(sys.argv[2]).write_text(json.dumps(document), encoding="utf-8")
     torch.distributed.destroy_process_group()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ from vitmem.settings import TrainSettings
 __all__ = ["RankFailed", "measure_ranks"]
 
 _POLL_S = 0.1
+#: What torch.distributed puts before every line of a traceback.
+_PREFIX = re.compile(r"^\[rank\d+\]: *")
 
 
 class RankFailed(VitmemError):
@@ -41,7 +44,17 @@ def measure_ranks(
         finally:
             for process in ranks:
                 _end(process)
-        return [json.loads(_file(Path(folder), rank, "json").read_text("utf-8")) for rank in range(settings.gpus)]
+        return [_answer(Path(folder), rank, settings.gpus) for rank in range(settings.gpus)]
+
+
+def _answer(folder: Path, rank: int, count: int) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = json.loads(_file(folder, rank, "json").read_text("utf-8"))
+        answer["moments"], answer["peaks"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        message = f"rank {rank} of {count} wrote no answer that can be read: {_last_words(folder, rank)}"
+        raise RankFailed(message) from error
+    return answer
 
 
 def _file(folder: Path, rank: int, suffix: str) -> Path:
@@ -107,7 +120,7 @@ def _last_words(folder: Path, rank: int) -> str:
     lines = [line for line in _file(folder, rank, "log").read_text("utf-8", "replace").splitlines() if line.strip()]
     if os.environ.get("VITMEM_RANK_LOGS"):
         sys.stderr.write("\n".join(lines[-60:]))
-    return lines[-1].strip()[:300] if lines else "it said nothing"
+    return _PREFIX.sub("", lines[-1].strip())[:300] if lines else "it said nothing"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -28,6 +28,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.total = 0
         self.phase = "setup"
         self.peaks: dict[str, int] = {}
+        self.follows = True
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
         """Counts what was made before."""
@@ -49,6 +50,13 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return found
 
     @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is made inside is the host's: a loader's batch, which accelerate copies to its device."""
+        self.follows = False
+        yield
+        self.follows = True
+
+    @contextmanager
     def active(self) -> Iterator[None]:
         """Follow everything that runs inside; FSDP empties storages that live on."""
         resize = torch.UntypedStorage.resize_
@@ -63,7 +71,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten.split.Tensor:  # of a buffer that gloo made for its reduce_scatter
+        if not self.follows or func is torch.ops.aten.split.Tensor:  # of a buffer that gloo made for its reduce_scatter
             return result
         for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, Tensor) and leaf.device.type == "cpu":

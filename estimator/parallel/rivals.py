@@ -1,0 +1,43 @@
+"""The same step played with another option of ZeRO or by another engine: by its peaks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..timeline import allocated_peak, allocated_peaks
+
+if TYPE_CHECKING:
+    from ..ledger import Ledger
+    from ..settings import TrainSettings
+    from ..step import Step
+
+__all__ = ["most_loaded", "peak_of"]
+
+#: Ranks whose peaks are so near are equal but for padding: their phases tell them apart.
+_SAME = 0.999
+
+
+def peak_of(step: Step, settings: TrainSettings) -> int:
+    """Most that is allocated in a steady step with these settings, in bytes."""
+    return allocated_peak(_played(step, settings), -1)
+
+
+def most_loaded(step: Step, ranks: Iterable[int]) -> int:
+    """The rank with the highest peak; of those with the same, the one whose phases need most."""
+    found = {rank: allocated_peaks(_played(step, _following(step.settings, rank)), -1) for rank in ranks}
+    highest = max(max(peaks.values()) for peaks in found.values())
+    same = [rank for rank, peaks in found.items() if max(peaks.values()) >= _SAME * highest]
+    return max(same, key=lambda rank: sum(found[rank].values()))
+
+
+def _played(step: Step, settings: TrainSettings) -> Ledger:
+    from ..play import play
+
+    return play(step.plan, settings, step.run.kernels.gpu).run.ledger()
+
+
+def _following(settings: TrainSettings, rank: int) -> TrainSettings:
+    options = {**dict(settings.zero_options), "rank": rank}
+    return dataclasses.replace(settings, zero_options=tuple(options.items()))
