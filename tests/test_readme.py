@@ -37,7 +37,7 @@ def test_setting_up_takes_two_commands_and_testing_one() -> None:
     set_up = re.search(r"## Set up\n\n```console\n(.*?)```", README, re.DOTALL)
     assert set_up is not None
     assert len(set_up[1].splitlines()) == 2
-    assert BLOCKS["the tests"].splitlines() == ["python -m pytest"]
+    assert BLOCKS["the tests"].splitlines() == ["python -m pytest -n 2"]
 
 
 def test_every_exit_code_is_explained() -> None:
