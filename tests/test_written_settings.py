@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,6 +79,19 @@ def test_every_setting_is_in_a_file(settings: dict[str, Any], name: str, text: s
 def test_what_no_file_can_say_is_refused(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(NotModelled, match=match):
         texts(**settings)
+
+
+TIMM_RECIPES = [given for given, name, _ in SAID if given.get("loop") == "timm"]
+
+
+@pytest.mark.parametrize(
+    "given", [*TIMM_RECIPES, {"loop": "timm", "dropout": 0.1, "clip_grad": 1.0, "depth": 2}], ids=str
+)
+def test_timms_train_py_knows_every_argument(given: dict[str, Any]) -> None:
+    """Its parser takes any name from the file, and ignores those that it does not know."""
+    known = json.loads((Path(__file__).parent / "data" / "timm_train_arguments.json").read_text())["arguments"]
+    lines = texts(**given)["args.yaml"].splitlines()
+    assert {line.partition(":")[0] for line in lines if not line.startswith("#")} <= set(known)
 
 
 def test_every_setting_has_a_place() -> None:
