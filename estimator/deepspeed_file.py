@@ -13,7 +13,7 @@ from .deepspeed_entries import AUTO, check_entries
 from .errors import InvalidRequest, NotModelled
 from .training_args import Reading
 
-__all__ = ["DeepSpeedFile", "read"]
+__all__ = ["OPTIONS", "DeepSpeedFile", "read"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ def _reading(name: str, document: Mapping[str, Any]) -> DeepSpeedFile:
 
 
 def _options(name: str, document: Mapping[str, Any], zero: Mapping[str, Any]) -> Iterator[tuple[str, int | str]]:
-    for key in _OPTIONS:
+    for key in OPTIONS:
         if (value := zero.get(key)) is not None:
             yield key, value if value == AUTO or isinstance(value, bool) else int(value)
     parts = [zero.get(f"offload_{part}") or {} for part in ("optimizer", "param")]
@@ -80,7 +80,7 @@ def _notes(name: str, document: Mapping[str, Any], zero: Mapping[str, Any]) -> I
 
 
 #: Entries of ``zero_optimization`` that are options of :class:`vitmem.parallel.zero_config.ZeroConfig` as they are.
-_OPTIONS = (
+OPTIONS = (
     "reduce_bucket_size",
     "overlap_comm",
     "reduce_scatter",

@@ -108,13 +108,15 @@ def test_the_written_command_estimates_the_same(
 
 def test_a_deepspeed_file_of_the_users_comes_back() -> None:
     """Sizes that it leaves to the Trainer stay ``auto``; what it does not name is DeepSpeed's own default."""
-    own = {"stage": 2, "reduce_bucket_size": "auto", "overlap_comm": True}
+    own = {"stage": 2, "reduce_bucket_size": "auto", "overlap_comm": True, "round_robin_gradients": True}
+    types = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "bf16"}
     settings = {"model": "google/vit-base-patch16-224", "gpus": 2, "precision": "bf16"}
-    plan = planned(**settings, deepspeed={"zero_optimization": own, "optimizer": {"type": "AdamW"}})
+    plan = planned(**settings, deepspeed={"zero_optimization": own, "optimizer": {"type": "AdamW"}, **types})
     document = json.loads(texts_of(plan, "8GiB")["ds_config.json"])
     zero = document["zero_optimization"]
     assert (zero["reduce_bucket_size"], zero["overlap_comm"], zero["reduce_scatter"]) == ("auto", True, True)
     assert "stage3_prefetch_bucket_size" not in zero
+    assert {name: document[name] for name in types} == types
     again = vitmem.estimate(**settings, bs=2, memory="8GiB", deepspeed=document)
     assert again.peak == estimate_settings(TrainSettings.from_dict(plan.settings)).peak
 

@@ -186,11 +186,11 @@ def test_a_recommended_plan_trains_on_a_folder_of_images(tmp_path: Path, images:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_two_processes_train_with_the_deepspeed_file(tmp_path: Path, stage: int) -> None:
+@pytest.mark.parametrize(("stage", "more"), [(1, {"ema": True}), (2, {"train": "lora"}), (3, {})])
+def test_two_processes_train_with_the_deepspeed_file(tmp_path: Path, stage: int, more: dict[str, Any]) -> None:
     pytest.importorskip("deepspeed")
     zero = {"stage": stage, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}
-    given = settings_in(tmp_path, {"hf": "vit", "gpus": 2, "precision": "bf16"})
+    given = settings_in(tmp_path, {"hf": "vit", "gpus": 2, "precision": "bf16", **more})
     plan = planned(**given, deepspeed={"zero_optimization": {**zero, "stage3_param_persistence_threshold": "auto"}})
     write_plan(plan, "8GiB", Folder(tmp_path / "out", force=False))
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+from ...deepspeed_file import OPTIONS
 from ...parallel.zero_config import ZeroConfig
 from .order import Order
 
@@ -15,8 +15,9 @@ __all__ = ["NAME", "document"]
 
 NAME = "ds_config.json"
 _AUTO = "auto"
-#: Fields of ZeroConfig that are no entry of ``zero_optimization`` by that name.
-_OWN = frozenset({"stage", "offload_optimizer", "offload_param", "pin_memory", "single_group"})
+#: What only stage 3 reads.
+_STAGE_3 = ("stage3", "sub_group")
+_TYPES = ("buffer_dtype", "grad_accum_dtype", "param_dtype")
 
 
 def document(order: Order) -> dict[str, Any]:
@@ -27,9 +28,9 @@ def document(order: Order) -> dict[str, Any]:
     for part in ("optimizer", "param"):
         if getattr(config, f"offload_{part}"):
             zero[f"offload_{part}"] = {"device": "cpu", "pin_memory": config.pin_memory}
-    for field in dataclasses.fields(config):
-        if field.name not in _OWN and (config.stage == 3 or not field.name.startswith(("stage3", "sub_group"))):
-            zero[field.name] = _AUTO if given.get(field.name) == _AUTO else getattr(config, field.name)
+    for name in OPTIONS:
+        if config.stage == 3 or not name.startswith(_STAGE_3):
+            zero[name] = _AUTO if given.get(name) == _AUTO else getattr(config, name)
     found: dict[str, Any] = {
         "train_batch_size": _AUTO,
         "train_micro_batch_size_per_gpu": _AUTO,
@@ -40,6 +41,10 @@ def document(order: Order) -> dict[str, Any]:
         "zero_optimization": zero,
         "zero_allow_untested_optimizer": True,
     }
+    if types := {name: given[name] for name in _TYPES if name in given}:
+        found["data_types"] = types
+    if "communication_data_type" in given:
+        found["communication_data_type"] = given["communication_data_type"]
     if config.single_group:
         found["optimizer"] = {"type": "AdamW", "params": dict.fromkeys(("lr", "betas", "eps", "weight_decay"), _AUTO)}
     return found
