@@ -32,6 +32,7 @@ class AllocatorMeasurement:
     followed: Mapping[str, Any] | None = None
     growth_bytes_per_step: int | None = None
     driver: str | None = None
+    ranks: tuple[Mapping[str, int], ...] = ()
 
     @classmethod
     def of(
@@ -103,6 +104,7 @@ class AllocatorMeasurement:
             "layers": [dataclasses.asdict(layer) for layer in self.layers],
             "growth_bytes_per_step": self.growth_bytes_per_step,
             "driver": self.driver,
+            "ranks": [dict(phases) for phases in self.ranks],
             "num_alloc_retries": self.num_alloc_retries,
             "out_of_memory": None if self.out_of_memory is None else dict(self.out_of_memory),
             "versions": dict(self.versions),

@@ -10,10 +10,11 @@ from vitmem.units import parse_bytes
 
 from .allocator_measurement import AllocatorMeasurement
 from .compare import DEFAULT_TOLERANCE
+from .distributed.world import World
 from .measurement import Measured, Measurement
 from .null.device import NullDevice
 
-__all__ = ["BACKENDS", "RANKS", "Backend", "Run", "auto"]
+__all__ = ["BACKENDS", "RANKS", "RANKS_ON_GPUS", "Backend", "Run", "auto"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Run:
     timeout_s: float
     num_steps: int = 5
     history: str | None = None
+    world: World | None = None
 
 
 def _meta(run: Run) -> Measured:
@@ -45,7 +47,14 @@ def _cpu(run: Run) -> Measured:
 def _ranks(run: Run) -> Measured:
     from .distributed.backend import measure
 
-    return measure(run.settings, timeout_s=run.timeout_s)
+    return measure(run.settings, timeout_s=run.timeout_s, world=run.world)
+
+
+def _ranks_on_gpus(run: Run) -> Measured:
+    from .distributed.backend import measure
+
+    memory = None if run.settings.memory is None else parse_bytes(run.settings.memory)
+    return measure(run.settings, timeout_s=run.timeout_s, world=run.world, on_gpu=True, memory_bytes=memory)
 
 
 def _null(run: Run) -> Measured:
@@ -85,6 +94,9 @@ BACKENDS: Mapping[str, Backend] = {
 
 #: ``cpu`` for several GPUs: a process each.
 RANKS = Backend(measure=_ranks, tolerance=0.02, host=True)
+
+#: ``cuda`` for several GPUs: a process on each.
+RANKS_ON_GPUS = Backend(measure=_ranks_on_gpus, tolerance=0.02, has_allocator=True)
 
 
 def auto() -> str:

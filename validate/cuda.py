@@ -37,6 +37,7 @@ __all__ = [
     "CudaMeasurement",
     "OutOfMemory",
     "Peaks",
+    "asked_for",
     "clean",
     "kernel",
     "measure",
@@ -186,7 +187,7 @@ class Peaks:
         try:
             yield
         except torch.OutOfMemoryError as error:
-            needed = torch.cuda.memory_allocated() + _asked_for(str(error))
+            needed = torch.cuda.memory_allocated() + asked_for(str(error))
             raise OutOfMemory(str(error), phase=self.phase, step=self.step, needed_bytes=needed) from error
 
     def phases(self, step: int) -> dict[str, int]:
@@ -237,7 +238,7 @@ def require_device() -> None:
 _ASKED = re.compile(r"Tried to allocate ([\d.]+) ([KMG]iB)")
 
 
-def _asked_for(message: str) -> int:
+def asked_for(message: str) -> int:
     """What the allocator says it could not give, to the two digits that it says."""
     found = _ASKED.search(message)
     return 0 if found is None else parse_bytes(found[1] + found[2])

@@ -25,7 +25,7 @@ from .loops import STEPS, Recorder
 from .nvml import DeviceUse, device_use, process_ids
 from .summary import summarise
 
-__all__ = ["measure_all"]
+__all__ = ["context_bytes", "limit_memory", "measure_all"]
 
 _BY_AUTOCAST = ("fp16", "bf16")
 
@@ -80,10 +80,10 @@ def measure_all(
     require_device()
     uuid = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
     before = device_use(uuid, strangers)
-    context = _context_bytes(before)
+    context = context_bytes(before)
     device = {"name": torch.cuda.get_device_name(), "driver": None if before is None else before.driver}
     if memory_bytes is not None:
-        _limit(memory_bytes, context)
+        limit_memory(memory_bytes, context)
     marks = TraceMarks()
     record_history()
 
@@ -105,7 +105,7 @@ def measure_all(
     return {"measured": values, "device": device["name"]}
 
 
-def _context_bytes(use: DeviceUse | None) -> int:
+def context_bytes(use: DeviceUse | None) -> int:
     """What the process has taken of the GPU before it allocates; all that is taken, where only that is known."""
     init: Any = torch.cuda.init
     init()
@@ -115,7 +115,8 @@ def _context_bytes(use: DeviceUse | None) -> int:
     return total - free
 
 
-def _limit(memory_bytes: int, context: int) -> None:
+def limit_memory(memory_bytes: int, context: int) -> None:
+    """The allocator gets what a card of ``memory_bytes`` leaves it beside the context."""
     total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
     if memory_bytes > total:
         raise InvalidRequest(f"this GPU has {format_bytes(total)}, less than --memory asks for; leave it out")

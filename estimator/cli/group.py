@@ -55,4 +55,6 @@ def _help_without_command(ctx: click.Context) -> None:
 def make_group(table: Mapping[str, str]) -> click.Group:
     """The ``vitmem`` command; ``table`` maps a sub-command to its one-line help."""
     group = _LazyGroup(table)
+    # what deepspeed's launcher says to every program that it starts; the ranks are in the environment too
+    click.option("--local_rank", type=int, hidden=True, expose_value=False)(group)
     return click.version_option(__version__, message="vitmem %(version)s")(group)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, UnknownName, did_you_mean
+from ..errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, UnknownName, VitmemError, did_you_mean
 from ..extra import real_libraries
 from ..generations import Torch
-from ..validate.backends import BACKENDS, RANKS, Backend, Run, auto
+from ..validate.backends import BACKENDS, RANKS, RANKS_ON_GPUS, Backend, Run, auto
+from ..validate.distributed.world import RankFailed, World, launched
 from .null_device import DEFAULT_GPU, null_device, null_options
 from .options import SectionedCommand, model_argument, setting_options, settings_of
 from .output import emit, json_option, out_options, target_of
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _NAMES = ("auto", *BACKENDS)
+_OF_RANKS = {"cpu": RANKS, "cuda": RANKS_ON_GPUS}
 _OF_BACKENDS = ("tolerance", "cudnn_workspace", "timeout", "steps", "history", "save")
 
 
@@ -75,7 +77,8 @@ def command(
     """Run the very same step with the real model and compare it with the estimate.
 
     The meta backend rehearses the step of the real model without data and without a device; cpu runs it in host memory,
-    and the estimate follows the CPU's rules (with --gpus 2: the ranks of --parallel, under Trainer). The null backend
+    and the estimate follows the CPU's rules. With --gpus 2 cpu and cuda start the ranks of --parallel, under Trainer;
+    under torchrun, accelerate launch or deepspeed they are there, and the first one speaks. The null backend
     runs it in PyTorch's CUDA build on the GPU that --gpu names and that need not be there (--force: also beside a real
     one); cuda runs it on a real one, --memory makes that smaller. With --corpus nothing runs: every stored measurement
     is compared with its estimate. Exit codes: 0 passed, 2 bad usage, 3 beyond the tolerance, 4 cannot say.
@@ -85,16 +88,32 @@ def command(
     if corpus is not None:
         return _corpus(corpus, model, given, as_json=as_json, target=target)
     tolerance = None if own["tolerance"] is None else _tolerance(own["tolerance"])
-    settings = settings_of(model, given)
+    world = launched()
+    try:
+        settings = settings_of(model, given)
+        if world is not None:
+            settings = world.settled(settings, gpus=given["gpus"])
+        comparison = _compared(settings, _backend(backend, settings), tolerance, own, force=force, world=world)
+    except VitmemError as error:
+        if world is None or world.rank == 0 or isinstance(error, RankFailed):
+            raise
+        return error.exit_code
     from ..report.comparison import comparison_report
 
-    comparison = _compared(settings, _backend(backend, settings), tolerance, own, force=force)
-    emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
-    return 0 if comparison.passed and not comparison.measurement.ran_out else DoesNotFit.exit_code
+    ran_out = comparison.measurement.ran_out
+    if world is None or world.rank == 0 or ran_out:
+        emit(comparison_report(comparison.to_dict()), as_json=as_json, target=target)
+    return 0 if comparison.passed and not ran_out else DoesNotFit.exit_code
 
 
 def _compared(
-    settings: TrainSettings, chosen: Backend, tolerance: float | None, own: Mapping[str, Any], *, force: bool
+    settings: TrainSettings,
+    chosen: Backend,
+    tolerance: float | None,
+    own: Mapping[str, Any],
+    *,
+    force: bool,
+    world: World | None,
 ) -> Comparison:
     _check(own, chosen)
     settings = _with_installed_torch(settings)
@@ -106,6 +125,7 @@ def _compared(
         timeout_s=own["timeout"],
         num_steps=own["steps"],
         history=own["history"],
+        world=world,
     )
     with real_libraries("validate runs the real model"):
         from ..validate.compare import compare
@@ -114,7 +134,7 @@ def _compared(
     here = _on_this_gpu(settings, measurement)
     if here is not settings:
         estimate = _estimate(here, on_host=False)
-    if own["save"] is not None:
+    if own["save"] is not None and (world is None or world.rank == 0):
         _save(own["save"], here, measurement)
     return compare(estimate, measurement, chosen.tolerance if tolerance is None else tolerance)
 
@@ -140,7 +160,7 @@ def _check(own: Mapping[str, Any], chosen: Backend) -> None:
     if own["save"] is not None and not chosen.has_allocator:
         raise InvalidRequest("--save keeps what an allocator said; use --backend cuda or null")
     if own["history"] is not None and chosen is not BACKENDS["cuda"]:
-        raise InvalidRequest("--history is the allocator's on a GPU; use --backend cuda")
+        raise InvalidRequest("--history is the allocator's of one process on a GPU; use --backend cuda without --gpus")
 
 
 def _on_this_gpu(settings: TrainSettings, measurement: Measured) -> TrainSettings:
@@ -205,9 +225,18 @@ def _backend(name: str, settings: TrainSettings) -> Backend:
     if name not in _NAMES:
         hint = did_you_mean(name, _NAMES) or f"; choose one of {', '.join(_NAMES)}"
         raise InvalidRequest(f"backend {name!r} is unknown{hint}")
-    if name == "cpu" and (settings.gpus > 1 or settings.parallel not in {None, "none"}):
-        return RANKS
-    if name != "auto":
+    if name == "auto":
+        with real_libraries("validate runs the real model"):
+            name = auto()
+    if settings.gpus == 1 and settings.parallel in {None, "none"}:
         return BACKENDS[name]
-    with real_libraries("validate runs the real model"):
-        return BACKENDS[auto()]
+    if name in _OF_RANKS:
+        return _OF_RANKS[name]
+    raise NotModelled(
+        f"the {name} backend runs one process; --backend cpu starts the ranks of {_engine(settings)} on the CPU, "
+        "--backend cuda one on each GPU"
+    )
+
+
+def _engine(settings: TrainSettings) -> str:
+    return f"--gpus {settings.gpus} --parallel {settings.parallel or 'ddp'}"

@@ -108,3 +108,12 @@ def test_the_document_is_the_contracts():
 def test_a_tolerance_is_a_fraction():
     with pytest.raises(ValueError, match="fraction"):
         compare(estimate(), measurement(), tolerance=5)
+
+
+@pytest.mark.parametrize(("measured", "passed"), [(3000, True), (3400, True), (2900, False), (3500, False)])
+def test_what_the_device_shows_has_a_range(measured, passed):
+    peak = dataclasses.replace(
+        estimate().peak, device_bytes=3200, device_low_bytes=2950, device_high_bytes=3450, tensor_bytes=2000
+    )
+    on_device = dataclasses.replace(measurement(), device_bytes=measured)
+    assert compare(dataclasses.replace(estimate(), peak=peak), on_device).passed is passed

@@ -21,7 +21,7 @@ SLEEP = "import time; time.sleep(600)"
 def started(monkeypatch, *programs):
     ranks = []
 
-    def start(count, request, folder):
+    def start(count, request, folder, variables):
         for rank, program in enumerate(programs):
             with (folder / f"rank{rank}.log").open("wb") as log:
                 command = [sys.executable, "-c", program]
@@ -43,7 +43,7 @@ def test_a_killed_rank_is_named_and_leaves_no_other(monkeypatch):
 def test_an_answer_that_cannot_be_read_is_named(monkeypatch, tmp_path, written):
     """A rank that ends well and wrote nothing, or something else."""
 
-    def start(count, request, folder):
+    def start(count, request, folder, variables):
         for rank in range(count):
             (folder / f"rank{rank}.log").write_text("[rank0]: its last words")
             if written is not None:

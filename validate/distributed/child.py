@@ -20,6 +20,7 @@ from torch import Tensor
 from vitmem.settings import TrainSettings
 
 from ..build import build_model
+from .rank import answered, gathered, witness
 from .storages import Storages
 
 __all__ = ["main"]
@@ -105,7 +106,8 @@ def _trainer(settings: TrainSettings, request: Mapping[str, Any], watch: Watch, 
 
     built = build_model(settings, "cpu")
     arguments = TrainingArguments(output_dir=folder, **_arguments(settings, request))
-    arguments.__dict__["_setup_devices"] = torch.device("cpu")  # with an index every .to() would be a copy
+    if not request.get("on_gpu"):
+        arguments.__dict__["_setup_devices"] = torch.device("cpu")  # with an index every .to() would be a copy
     images = request.get("train_samples") or settings.bs * settings.accum * STEPS * 64
     return _followed(watch)(
         model=built.model,
@@ -191,7 +193,8 @@ def _arguments(settings: TrainSettings, request: Mapping[str, Any]) -> dict[str,
         bf16=settings.precision == "bf16",
         fp16=settings.precision == "fp16",
         gradient_checkpointing=settings.grad_checkpointing,
-        use_cpu=True,
+        use_cpu=not request.get("on_gpu"),
+        ddp_backend=request.get("ddp_backend"),
         report_to=[],
         save_strategy="no",
         disable_tqdm=True,
@@ -251,9 +254,20 @@ def main() -> None:
     """Train and write."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    watches: list[Watch] = []
+    code = answered(
+        Path(sys.argv[2]), lambda: _measured(request, watches), lambda: watches[0].storages if watches else None
+    )
+    sys.stderr.flush()
+    os._exit(code)  # the other ranks may be waiting for a collective that this one will never take part in
+
+
+def _measured(request: Mapping[str, Any], watches: list[Watch]) -> dict[str, Any]:
+    """The document of this rank; ``watches`` gets what has been seen, also where the steps are not ended."""
     settings = TrainSettings(**{**request["settings"], **_OF_THE_ENGINE})
     torch.set_num_threads(1)
-    watch = Watch(Storages())
+    watch = Watch(witness(request))
+    watches.append(watch)
     if request.get("deepspeed"):
         _patch_deepspeed(watch)
     with tempfile.TemporaryDirectory() as folder:
@@ -261,10 +275,14 @@ def main() -> None:
         watch.storages.adopt([*trainer.model.parameters(), *trainer.model.buffers()])
         with watch.storages.active():
             trainer.train()
-    rank = int(torch.distributed.get_rank())
-    document = {"rank": rank, "moments": watch.moments, "peaks": watch.peaks}
-    Path(sys.argv[2]).write_text(json.dumps(document), encoding="utf-8")
+    document = {"rank": int(torch.distributed.get_rank()), "moments": watch.moments, "peaks": watch.peaks}
+    if request.get("on_gpu"):
+        first = max(watch.steps[1].values())
+        document |= {"first_step_bytes": first, **watch.storages.document()}
+    if request.get("gathers"):
+        document["ranks"] = gathered(document)
     torch.distributed.destroy_process_group()
+    return document
 
 
 if __name__ == "__main__":
