@@ -92,7 +92,7 @@ def measure(
     notes = () if on_gpu else _NOTES
     if settings.precision == "fp16" and document is None and not on_gpu:
         settings, notes = dataclasses.replace(settings, precision="bf16"), (*notes, _AS_BF16)
-    asked = {"deepspeed": document, "on_gpu": on_gpu, "memory_bytes": memory_bytes}
+    asked: dict[str, Any] = {"deepspeed": document, "on_gpu": on_gpu, "memory_bytes": memory_bytes}
     asked |= {**_evaluation(settings, engine), **extra}
     if world is None:
         ranks = measure_ranks(settings, timeout_s=timeout_s, **asked)

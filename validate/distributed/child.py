@@ -266,7 +266,8 @@ def _measured(request: Mapping[str, Any], watches: list[Watch]) -> dict[str, Any
     """The document of this rank; ``watches`` gets what has been seen, also where the steps are not ended."""
     settings = TrainSettings(**{**request["settings"], **_OF_THE_ENGINE})
     torch.set_num_threads(1)
-    watch = Watch(witness(request))
+    follows = witness(request)
+    watch = Watch(follows)
     watches.append(watch)
     if request.get("deepspeed"):
         _patch_deepspeed(watch)
@@ -278,7 +279,7 @@ def _measured(request: Mapping[str, Any], watches: list[Watch]) -> dict[str, Any
     document = {"rank": int(torch.distributed.get_rank()), "moments": watch.moments, "peaks": watch.peaks}
     if request.get("on_gpu"):
         first = max(watch.steps[1].values())
-        document |= {"first_step_bytes": first, **watch.storages.document()}
+        document |= {"first_step_bytes": first, **follows.document()}
     if request.get("gathers"):
         document["ranks"] = gathered(document)
     torch.distributed.destroy_process_group()
