@@ -5,10 +5,14 @@ One case of each kind runs by default, the others with ``pytest -m slow tests/va
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 from ranks import KINDS, SWIN, VIT, at_rest, both, highest, peaks_of, states
 
-pytest.importorskip("deepspeed", reason="DeepSpeed is not installed: pip install 'vitmem[deepspeed]'")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed: pip install 'vitmem[deepspeed]'"
+)
 
 AUTO = {"reduce_bucket_size": "auto"}
 SMALL = {"reduce_bucket_size": 1_000_000}
@@ -32,6 +36,8 @@ def document(stage, options, precision="bf16", offload="none"):
         "zero_optimization": zero,
     }
 
+
+_SCALARS = 16
 
 DEFAULT = [(VIT, 2, SMALL, {"bs": 3})]
 SLOW = [
@@ -69,7 +75,8 @@ def test_ranks_hold_what_the_estimate_says(model, stage, options, more):
     asked = {"precision": "bf16", **model, **more, "parallel": f"zero{stage}"}
     played, ranks = both(asked, document(stage, options, asked["precision"]))
     of_estimate = at_rest(played)
-    assert {states(rank) for rank in ranks} == {sum(of_estimate.get(kind, 0) for kind in KINDS)}
+    for rank in ranks:  # to the byte, but for scalars between two steps
+        assert states(rank) == pytest.approx(sum(of_estimate.get(kind, 0) for kind in KINDS), abs=_SCALARS)
     assert peaks_of(played) == {name: pytest.approx(peak, rel=1e-3) for name, peak in highest(ranks).items()}
 
 
@@ -87,3 +94,27 @@ def test_device_and_host_together_hold_what_the_estimate_says(stage, offload, mo
         assert states(rank) == pytest.approx(sum(of_estimate.get(kind, 0) for kind in KINDS) + on_host, abs=200)
     found = {name: peak + on_host for name, peak in peaks_of(played).items()}
     assert found == {name: pytest.approx(peak, rel=1e-3) for name, peak in highest(ranks).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "options"), [(1, {"round_robin_gradients": True}), (2, {"reduce_scatter": False})])
+def test_other_ways_to_partition(stage, options):
+    played, ranks = both(
+        {"precision": "bf16", **VIT, "parallel": f"zero{stage}"}, document(stage, {**SMALL, **options})
+    )
+    assert peaks_of(played) == {name: pytest.approx(peak, rel=1e-3) for name, peak in highest(ranks).items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [2, 3])
+def test_gradients_summed_in_fp32(stage):
+    wanted = {**document(stage, SMALL), "data_types": {"grad_accum_dtype": "fp32"}}
+    played, ranks = both({"precision": "bf16", **VIT, "accum": 2, "parallel": f"zero{stage}"}, wanted)
+    assert peaks_of(played) == {name: pytest.approx(peak, rel=1e-3) for name, peak in highest(ranks).items()}
+
+
+@pytest.mark.slow
+def test_what_stage_3_updates_at_a_time_and_keeps_whole():
+    options = {"sub_group_size": 300_000, "stage3_model_persistence_threshold": 30_000}
+    played, ranks = both({"precision": "bf16", **VIT, "parallel": "zero3"}, document(3, {**SMALL, **options}))
+    assert peaks_of(played) == {name: pytest.approx(peak, rel=1e-3) for name, peak in highest(ranks).items()}

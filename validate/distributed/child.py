@@ -12,8 +12,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -105,7 +107,8 @@ def _trainer(settings: TrainSettings, request: Mapping[str, Any], watch: Watch, 
     from transformers import TrainingArguments
 
     built = build_model(settings, "cpu")
-    arguments = TrainingArguments(output_dir=folder, **_arguments(settings, request))
+    options = {"output_dir": folder, **_arguments(settings, request), **request.get("arguments", {})}
+    arguments = TrainingArguments(**options)
     if not request.get("on_gpu"):
         arguments.__dict__["_setup_devices"] = torch.device("cpu")  # with an index every .to() would be a copy
     images = request.get("train_samples") or settings.bs * settings.accum * STEPS * 64
@@ -150,6 +153,7 @@ def _moments(settings: TrainSettings, watch: Watch) -> Any:
 
     class Moments(TrainerCallback):
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            watch.storages.adopt(_states(watch.trainer, watch.trainer.model_wrapped))  # of a checkpoint
             if settings.ema:
                 make: Any = swa_utils.get_ema_multi_avg_fn
                 self.averages: Any = swa_utils.AveragedModel(kwargs["model"], multi_avg_fn=make(0.999))
@@ -243,6 +247,19 @@ def _patch_deepspeed(watch: Watch) -> None:
     DeepSpeedEngine.step = followed
 
 
+@contextmanager
+def _loading(storages: Storages) -> Iterator[None]:
+    """What is read from a file is the host's until the optimizer has it."""
+    load = torch.load
+
+    def loaded(*args: Any, **kwargs: Any) -> Any:
+        with storages.aside():
+            return load(*args, **kwargs)
+
+    with mock.patch.object(torch, "load", loaded):
+        yield
+
+
 def _end_with(parent: int) -> None:
     """A rank does not outlive what started it, however that ended."""
     while os.getppid() == parent:
@@ -274,9 +291,10 @@ def _measured(request: Mapping[str, Any], watches: list[Watch]) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         trainer = watch.trainer = _trainer(settings, request, watch, folder)
         watch.storages.adopt([*trainer.model.parameters(), *trainer.model.buffers()])
-        with watch.storages.active():
-            trainer.train()
-    document = {"rank": int(torch.distributed.get_rank()), "moments": watch.moments, "peaks": watch.peaks}
+        with watch.storages.active(), _loading(watch.storages):
+            trainer.train(resume_from_checkpoint=request.get("resume_from"))
+    rank = int(torch.distributed.get_rank())
+    document = {"rank": rank, "moments": watch.moments, "peaks": watch.peaks, "first_step": watch.steps[1]}
     if request.get("on_gpu"):
         first = max(watch.steps[1].values())
         document |= {"first_step_bytes": first, **follows.document()}
