@@ -12,10 +12,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -23,7 +21,7 @@ from vitmem.settings import TrainSettings
 
 from ..build import build_model
 from .rank import answered, gathered, witness
-from .storages import Storages
+from .storages import Storages, loading
 
 __all__ = ["main"]
 
@@ -247,19 +245,6 @@ def _patch_deepspeed(watch: Watch) -> None:
     DeepSpeedEngine.step = followed
 
 
-@contextmanager
-def _loading(storages: Storages) -> Iterator[None]:
-    """What is read from a file is the host's until the optimizer has it."""
-    load = torch.load
-
-    def loaded(*args: Any, **kwargs: Any) -> Any:
-        with storages.aside():
-            return load(*args, **kwargs)
-
-    with mock.patch.object(torch, "load", loaded):
-        yield
-
-
 def _end_with(parent: int) -> None:
     """A rank does not outlive what started it, however that ended."""
     while os.getppid() == parent:
@@ -291,7 +276,7 @@ def _measured(request: Mapping[str, Any], watches: list[Watch]) -> dict[str, Any
     with tempfile.TemporaryDirectory() as folder:
         trainer = watch.trainer = _trainer(settings, request, watch, folder)
         watch.storages.adopt([*trainer.model.parameters(), *trainer.model.buffers()])
-        with watch.storages.active(), _loading(watch.storages):
+        with watch.storages.active(), loading(watch.storages):
             trainer.train(resume_from_checkpoint=request.get("resume_from"))
     rank = int(torch.distributed.get_rank())
     document = {"rank": rank, "moments": watch.moments, "peaks": watch.peaks, "first_step": watch.steps[1]}

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-__all__ = ["Storages"]
+__all__ = ["Storages", "loading"]
 
 
 class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -98,3 +98,16 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _grow(self, num_bytes: int) -> None:
         self.total += num_bytes
         self.peaks[self.phase] = max(self.peaks.get(self.phase, 0), self.total)
+
+
+@contextmanager
+def loading(storages: Any) -> Iterator[None]:
+    """What is read from a file is the host's until the optimizer has it."""
+    load = torch.load
+
+    def loaded(*args: Any, **kwargs: Any) -> Any:
+        with storages.aside():
+            return load(*args, **kwargs)
+
+    with mock.patch.object(torch, "load", loaded):
+        yield
