@@ -248,3 +248,32 @@ def test_pruned_weights_are_those_that_matter_most(tmp_path: Path) -> None:
     assert weights["head.weight"].shape == (10, 64)
     with pytest.raises(SystemExit, match="add --from_scratch"):
         written["cut"](timm.create_model("test_vit", img_size=96).state_dict(), small)
+
+
+@pytest.mark.slow
+def test_published_positions_are_resampled_and_published_blocks_are_cut(tmp_path: Path, monkeypatch: Any) -> None:
+    """A folder with weights stands for the hub."""
+    import runpy
+    import warnings
+
+    import torch
+    import transformers
+
+    config = transformers.ViTConfig(**CONFIGS["vit"])
+    published = transformers.ViTForImageClassification(config)
+    published.save_pretrained(tmp_path / "vit")
+    given = {"model": str(tmp_path / "vit"), "res": 48, "depth": 2, "mlp_ratio": 1, "precision": "fp32"}
+    write_plan(planned(**given), "8GiB", Folder(tmp_path / "out", force=False))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = runpy.run_path(str(tmp_path / "out" / "train.py"))["build"](10, False)
+    before, after = (m.vit.embeddings.position_embeddings for m in (published, model))
+    assert after.shape == (1, 37, 32)
+    assert torch.equal(after[:, 0], before[:, 0])
+    flat = torch.nn.functional.interpolate(
+        before[:, 1:].reshape(1, 4, 4, 32).permute(0, 3, 1, 2), (6, 6), mode="bicubic"
+    )
+    assert torch.allclose(after[:, 1:], flat.permute(0, 2, 3, 1).reshape(1, 36, 32))
+    kept = [published.vit.layers[place] for place in (0, 2)]
+    for layer, source in zip(model.vit.layers, kept):
+        assert torch.equal(layer.attention.q_proj.weight, source.attention.q_proj.weight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import NotModelled
 from ..pipeline import resolved
 from ..settings import TrainSettings
-from .files.render import render
+from .files.render import body_of, render
 from .schedule import Schedule
 
 __all__ = ["callback_text"]
@@ -25,4 +25,7 @@ def callback_text(schedule: Schedule) -> str:
             "leave it out, or use --parallel ddp"
         )
     rows = [f"    ({phase.num_epochs}, {phase.res}, {phase.bs}, {phase.accum})," for phase in schedule.phases]
-    return render("phases.py", {"rows": "\n".join(rows), "patch": resolved(first)[0].patch_size[0]})
+    return render(
+        "phases.py",
+        {"rows": "\n".join(rows), "patch": resolved(first)[0].patch_size[0], "resampled": body_of("resampled")},
+    )

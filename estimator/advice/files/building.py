@@ -36,6 +36,7 @@ def values(order: Order) -> dict[str, Any]:
         "gpu": one_line(order.gpu),
         "start": "bash launch.sh" if settings.gpus > 1 else "python train.py",
         "fused": settings.attn == "sdpa",
+        "weights": "pretrained" if order.whole is None else "pruned",
         "backend": _BACKENDS.get(settings.sdpa_kernel, ""),
         "prepare": "".join(f"    model = {change}(model)\n" for change in changes.values()),
     }

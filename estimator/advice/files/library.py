@@ -11,7 +11,7 @@ from ...families._timm_config import OVERRIDES_WITH_PATCH_DROP
 from ...settings import TrainSettings
 from .order import PRUNING, Order
 
-__all__ = ["LIBRARIES", "Library", "model_config"]
+__all__ = ["LIBRARIES", "Library", "model_config", "resamples"]
 
 _TIMM_ARGUMENTS = {
     "patch": "patch_size",
@@ -89,7 +89,15 @@ def _hf_overrides(order: Order, settings: TrainSettings) -> dict[str, Any]:
 
 
 def _hf_fragments(order: Order) -> list[str]:
-    return ["transformers", "transformers_weights" if order.whole is None else "transformers_cut_weights"]
+    weights = ["resampled", "transformers_resized_weights"] if resamples(order) else ["transformers_weights"]
+    return ["transformers", *weights, *([] if order.whole is None else ["transformers_cut_weights"])]
+
+
+def resamples(order: Order) -> bool:
+    """Whether the published position embeddings are of another grid: those of a model in stages do not depend on it."""
+    settings, family = order.settings, order.model.model.family
+    resized = settings.res is not None or settings.patch is not None
+    return order.library == "transformers" and resized and family not in _ANY_SIZE and "swin" not in family
 
 
 def _refuse_torchvision(order: Order) -> None:

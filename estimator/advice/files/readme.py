@@ -9,6 +9,7 @@ from typing import Any
 from ...pipeline import resolved
 from ...settings import TrainSettings
 from ...units import format_bytes
+from .library import resamples
 from .optimizers import MADE_FOR_TRAINER, made
 from .order import Order
 from .render import one_line, render
@@ -132,11 +133,13 @@ def _notes(order: Order) -> Iterator[str]:
         )
     if order.whole is not None:
         yield from _pruning(order)
-    elif order.library == "transformers" and settings.res is not None:
+    if resamples(order) and settings.loop != "timm":
         yield (
-            "Position embeddings are made for the new resolution and begin at random, as transformers does where "
-            "`image_size` changes."
+            "Position embeddings are of another grid of patches: train.py resamples the published ones, where "
+            "transformers by itself would begin at random."
         )
+        if settings.patch is not None:
+            yield "The patch embedding is of another size and begins at random."
 
 
 def _pruning(order: Order) -> Iterator[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-__all__ = ["one_line", "render", "script"]
+__all__ = ["body_of", "one_line", "render", "script"]
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -33,6 +33,11 @@ def script(
         "constants": "\n".join(f"{name} = {text}" for name, text in constants.items()),
     }
     return "\n\n".join([render("head.py", {**values, **head}), *(body for _, body in parts)])
+
+
+def body_of(name: str) -> str:
+    """A fragment without its imports."""
+    return _split(render(f"{name}.py", {}))[1]
 
 
 def one_line(text: str) -> str:
