@@ -73,6 +73,13 @@ class Candidate:
         assert judged is not None
         return int(judged["headroom_bytes"])
 
+    @property
+    def retries(self) -> bool:
+        """Whether it fits only because the allocator gives back what it had cached."""
+        judged, _ = self._judged
+        assert judged is not None
+        return bool(judged["num_alloc_retries"])
+
     @cached_property
     def saved_activation_bytes(self) -> int:
         """What the forward pass leaves for the backward pass."""

@@ -34,14 +34,25 @@ def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
     return _shared(settings, lambda num_last: play_once(plan, settings, gpu, num_last))
 
 
+#: What was the first to work for a model, to be tried first the next time.
+_worked: dict[tuple[object, ...], int] = {}
+
+
 def _shared(settings: TrainSettings, make: Callable[[int], MadeT]) -> MadeT:
     """What ``make`` plays: equal blocks share one play, where they turn out to be equal in every event."""
-    shares = strategy_of(settings).shares_blocks
-    for num_last in (1, 2) if shares else ():  # the second-last, if nothing comes in to the last as to the others
+    if settings.checkpoint_reentrant or not strategy_of(settings).shares_blocks:
+        return make(0)
+    key = settings.model, settings.grad_checkpointing, settings.accum > 1, settings.loop
+    for num_last in (1, 2):  # the second-last, if nothing comes in to the last as to the others
+        if num_last < _worked.get(key, 1):
+            continue
         try:
-            return make(num_last)
+            made = make(num_last)
         except NotRepeatable:
             continue
+        _worked[key] = num_last
+        return made
+    _worked[key] = 0
     return make(0)
 
 

@@ -72,7 +72,7 @@ def test_forbidden_and_allowed_settings() -> None:
 
 
 def test_where_nothing_fits_the_nearest_is_named() -> None:
-    found = recommend_settings(TrainSettings.of("vit_huge_patch14_224", memory="3GiB"), effective_batch=8)
+    found = recommend_settings(TrainSettings.of("vit_base_patch16_224", memory="1000MiB"), effective_batch=8)
     assert found.plans == ()
     assert found.nearest is not None
     assert found.nearest.settings["bs"] == 1
@@ -80,8 +80,8 @@ def test_where_nothing_fits_the_nearest_is_named() -> None:
     assert estimate.peak == found.nearest.peak
     assert estimate.verdict is not None
     mib = -(-found.nearest.missing_bytes // 2**20)
-    assert fits(dict(found.nearest.settings), memory=f"{3 * 1024 + mib}MiB")
-    assert not fits(dict(found.nearest.settings), memory=f"{3 * 1024 + mib // 2}MiB")
+    assert fits(dict(found.nearest.settings), memory=f"{1000 + mib}MiB")
+    assert not fits(dict(found.nearest.settings), memory=f"{1000 + mib // 2}MiB")
     assert found.nearest.gpu is not None
     assert fits(dict(found.nearest.settings), memory=None, gpu=found.nearest.gpu)
 
@@ -135,9 +135,9 @@ def test_the_command_prints_the_contract_and_exits_with_3_where_nothing_fits(cap
     }
     assert names <= document["plans"][0].keys()
     assert {"setting", "from", "to", "saved_bytes", "cost"} <= document["plans"][0]["changes"][0].keys()
-    assert main(["recommend", "vit_huge_patch14_224", "--bs", "1", "--memory", "2GiB", "--no-ladder"]) == 3
+    assert main(["recommend", "vit_base_patch16_224", "--bs", "1", "--memory", "900MiB", "--no-ladder"]) == 3
     shown = capsys.readouterr().out
-    assert "Nothing fits 2GiB" in shown
+    assert "Nothing fits 900MiB" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 

@@ -20,20 +20,25 @@ Offer = tuple[Family, Trial]
 
 
 class Hunt:
-    """One request. ``asked`` is where it starts, ``axes`` are what may change, ``num_blocks`` how many blocks may be
-    checkpointed, ``may_split`` whether the micro-batch may change."""
+    """One request. ``asked`` is where it starts, ``axes`` are what may change, ``num_blocks`` in how many
+    steps blocks may be checkpointed, ``may_split`` whether the micro-batch may change."""
 
     def __init__(self, trials: Trials, asked: TrainSettings, plan: Plan, per_gpu: int, axes: Sequence[Axis]) -> None:
         self.trials, self.asked, self.per_gpu, self.axes = trials, asked, per_gpu, axes
         names = {axis.name for axis in axes}
         self.may_split = "bs" in names
         may_checkpoint = "grad_checkpointing" in names and not asked.grad_checkpointing
-        can = may_checkpoint and trials.maybe(asked, grad_checkpointing=True) is not None
-        self.num_blocks = len(plan.blocks) if can else 0
+        self.num_blocks = self._levels(len(plan.blocks)) if may_checkpoint else 0
         self.known = Known(trials.gpu, plan, trials(asked).largest_parameter)
         self.confs = [value["alloc_conf"] for axis in self._named("alloc_conf") for value in self._values(axis, asked)]
         self.offers: list[Offer] = []
         self.considered = self.fitting = 0
+
+    def _levels(self, num_blocks: int) -> int:
+        """In how many steps blocks can be checkpointed: one where the library takes all or nothing, none without."""
+        if self.trials.maybe(self.asked, grad_checkpointing=True, checkpoint_layers=1) is not None:
+            return num_blocks
+        return int(self.trials.maybe(self.asked, grad_checkpointing=True) is not None)
 
     def run(self) -> list[Offer]:
         """What fits: as asked and with what is better anyway, then what only makes room, where it is worth it."""
@@ -111,13 +116,10 @@ class Hunt:
         """All that the first family to fit has to offer; of a later one what is faster than anything before."""
         best = min((trial for _, trial in self.offers), key=lambda trial: trial.seconds, default=None)
         if best is None:
-            self._add(family, self._all_of)
+            doubtful = self.considered > 0
+            self._add(family, lambda grid: search(grid, self.confs, doubtful=doubtful))
             return
         self._add(family, lambda grid: beyond(grid, best.settings, self.confs), faster_than=best.seconds)
-
-    def _all_of(self, grid: Grid) -> Found:
-        """What a whole grid offers: nothing, where the candidate that takes the least does not fit."""
-        return search(grid, self.confs) if grid.at(0, grid.most).may_fit else Found([], 0)
 
     def _add(self, family: Family, look: Callable[[Grid], Found], faster_than: float = float("inf")) -> None:
         """What the library refuses, or what is not modelled, is no candidate."""

@@ -102,41 +102,57 @@ class Grid:
 
     def largest(self, layers: int, alloc_conf: str | None = None, *, first: int = 0) -> int | None:
         """The place of the largest micro-batch from ``first`` on that fits with ``layers`` checkpointed blocks."""
-        room = self.trials.usable_bytes
-        guess = sum(self._requested(place, layers) <= room for place in range(len(self.sizes))) - 1
-        return last_that(lambda place: self.fits(place, layers, alloc_conf), guess, first, self.last)
+        return last_that(
+            lambda place: self.fits(place, layers, alloc_conf),
+            self.expected(layers),
+            first,
+            self.last,
+            lambda place: self._reach(place, layers, self.at(place, layers, alloc_conf).spare_bytes) - place,
+        )
+
+    def expected(self, layers: int) -> int:
+        """The place of the largest micro-batch whose requests should fit; -1 if none."""
+        corner = self._corners[1]
+        return self._reach(corner, layers, self.at(corner, layers).slack_bytes)
+
+    def _reach(self, place: int, layers: int, spare_bytes: float) -> int:
+        """The place up to which a batch may grow, or has to shrink, from another one that spares so much."""
+        low, high = self._corners
+        grown = self.at(high, layers).requested_bytes - self.at(low, layers).requested_bytes
+        most = self.sizes[place] + spare_bytes * (self.sizes[high] - self.sizes[low]) / max(grown, 1)
+        return sum(size <= most for size in self.sizes) - 1
 
     def fewest(self, place: int, alloc_conf: str | None, known: int) -> int:
         """The fewest checkpointed blocks with which a batch fits, where ``known`` do."""
-        room = self.trials.usable_bytes
-        guess = sum(self._requested(place, self.most - spared) <= room for spared in range(self.most + 1)) - 1
-        spared = last_that(
+        corner, half = self._corners[1], max(self.most // 2, 1)
+        saved = self.at(corner, 0).requested_bytes - self.at(corner, half).requested_bytes
+        per_block = max(saved * self.sizes[place] / self.sizes[corner] / half, 1)
+        fewest = last_that(
             lambda spared: spared <= self.most - known or self.fits(place, self.most - spared, alloc_conf),
-            guess,
+            self.most + int(min(self.at(place, 0).slack_bytes, 0) // per_block),
             0,
             self.most,
+            lambda spared: int(self.at(place, self.most - spared, alloc_conf).spare_bytes // per_block),
         )
-        assert spared is not None
-        return self.most - spared
+        assert fewest is not None
+        return self.most - fewest
 
-    def _requested(self, place: int, layers: int) -> float:
-        """A guess of the bytes by straight lines between two batches and between all blocks checkpointed and none: the
-        largest batch, in one micro-step, may stand apart."""
-        low, high = 0, max(self.last - 1, min(self.last, 1))
-        of_none = self._between(low, high, place, 0)
-        if not layers:
-            return of_none
-        return of_none + (self._between(low, high, place, self.most) - of_none) * layers / self.most
-
-    def _between(self, low: int, high: int, place: int, layers: int) -> float:
-        first, second = self.at(low, layers).requested_bytes, self.at(high, layers).requested_bytes
-        slope = (second - first) / max(self.sizes[high] - self.sizes[low], 1)
-        return first + slope * (self.sizes[place] - self.sizes[low])
+    @property
+    def _corners(self) -> tuple[int, int]:
+        """Two places between which memory grows by a straight line: the largest batch, in one micro-step, stands apart
+        where there are others."""
+        high = max(self.last - 1, min(self.last, 1))
+        return max(high - 1, 0), high
 
 
-def search(grid: Grid, alloc_confs: Sequence[str]) -> Found:
-    """What a grid offers; ``alloc_confs`` may be tried where the allocator's own segments are not enough."""
+def search(grid: Grid, alloc_confs: Sequence[str], *, doubtful: bool = False) -> Found:
+    """What a grid offers; ``alloc_confs`` may be tried where the allocator's own segments are not enough.
+
+    ``doubtful``: perhaps nothing, so that the candidate that takes the least comes first.
+    """
     trials, rows = grid.trials, grid.most + 1
+    if (doubtful or grid.expected(0) < 0) and not grid.at(0, grid.most).may_fit:
+        return Found([], 0)
     plain = grid.largest(0)
     layers = dict.fromkeys(range((-1 if plain is None else plain) + 1), 0)
     if grid.most and len(layers) < len(grid.sizes):

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..candidate import Candidate
 from ..cost import seconds
-from ..device import device_of
 from ..errors import InvalidRequest, NotModelled, VitmemError
 from ..gpus import GpuRow, find
 from ..result import Peak
@@ -30,6 +29,7 @@ class Trial:
         self.usable_bytes = candidate.usable_bytes
         self.largest_parameter = candidate.largest_parameter
         self.has_batch_statistics = candidate.has_batch_statistics
+        self._room_bytes = candidate.device.room_bytes
         self._fits: bool | None = None
         if not self.may_fit:
             candidate.release()
@@ -37,7 +37,7 @@ class Trial:
     @property
     def may_fit(self) -> bool:
         """Whether what is requested fits, however it is laid out."""
-        return self.requested_bytes <= self._candidate.device.room_bytes
+        return self.slack_bytes >= 0
 
     @property
     def fits(self) -> bool:
@@ -55,6 +55,24 @@ class Trial:
         found = self._candidate.peak
         self._candidate.release()
         return found
+
+    @property
+    def slack_bytes(self) -> int:
+        """What the largest context leaves, less what is requested."""
+        return self._room_bytes - self.requested_bytes
+
+    @property
+    def spare_bytes(self) -> int:
+        """What the largest context leaves, less what is reserved; of one that does not fit, below 0.
+
+        Half of the slack where only the allocator's layout decides: where it had to give back what it had cached, or
+        that did not help.
+        """
+        if not self.fits:
+            return min(self.slack_bytes, -self.slack_bytes // 2, -1)
+        if self._candidate.retries:
+            return self.slack_bytes // 2
+        return self.headroom_bytes - self.usable_bytes + self._room_bytes
 
     @property
     def headroom_bytes(self) -> int:
@@ -81,13 +99,6 @@ class Trials:
     def __init__(self, settings: TrainSettings) -> None:
         self.gpu: GpuRow = find(settings.gpu or _DEFAULT_GPU)
         self._known: dict[TrainSettings, Trial | VitmemError] = {}
-        self._device = device_of(settings)
-
-    @property
-    def usable_bytes(self) -> int:
-        """What the CUDA context's expected size leaves of one GPU."""
-        assert self._device.usable_bytes is not None
-        return self._device.usable_bytes
 
     def __call__(self, settings: TrainSettings) -> Trial:
         """Raises InvalidRequest or NotModelled where there is no figure."""

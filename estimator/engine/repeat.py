@@ -33,8 +33,14 @@ class Kind:
         self.blocks: dict[int, tuple[int, list[Tensor]]] = {}  # by identity: number and parameters
         self.forwards: dict[Any, Forward] = {}
         self.backwards: dict[Any, Backward] = {}
+        self.last: dict[Any, int] = {}  # the last block that began in a state
         self.num_calls = 0
         self.repeats = True
+
+    def knows_backward(self, state: Any, parameters: list[Tensor]) -> bool:
+        """Whether a backward pass of this state is known that found the same gradients as there are now."""
+        missing = _missing(parameters)
+        return any(known == state and found == missing for known, (_, found) in self.backwards)
 
 
 class Repeats:
@@ -81,8 +87,10 @@ class Repeats:
         known = kind.forwards.get(state)
         is_early = kind.num_calls < len(kind.blocks) * self.full_passes
         kind.num_calls += run.grad_enabled and args[0].requires_grad
-        is_last = number >= len(kind.blocks) - self.num_last
-        if known is None or (is_early and is_last) or (len(known.held) > 1 and not number):
+        is_last = number >= len(kind.blocks) - self.num_last or kind.last.get(state) == number  # of a pass before
+        kind.last[state] = max(number, kind.last.get(state, 0))
+        is_new = is_early or (trains and not kind.knows_backward(state, parameters))
+        if known is None or (is_last and is_new) or (len(known.held) > 1 and not number):
             return _Played(block, kind, parameters, state).call(args)
         return _Entered(block, kind, parameters, state, self).call(args, known)
 
@@ -102,7 +110,12 @@ def _face(a: Any) -> Any:
 
 def _grad_state(grad: Tensor, parameters: list[Tensor]) -> Any:
     """What a backward pass depends on besides the forward pass."""
-    return Face.of(grad, 0)[1:], tuple([p.accumulator is None or p.accumulator.grad is None for p in parameters])
+    return Face.of(grad, 0)[1:], _missing(parameters)
+
+
+def _missing(parameters: list[Tensor]) -> tuple[bool, ...]:
+    """Which parameters have no gradient."""
+    return tuple([p.accumulator is None or p.accumulator.grad is None for p in parameters])
 
 
 class _Played:
