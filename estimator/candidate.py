@@ -17,6 +17,9 @@ from .timeline import allocated_peak
 
 __all__ = ["Candidate"]
 
+#: What the allocator's layout takes beside what is requested is likely to be about this part of the memory.
+_LAYOUT = 80
+
 
 class Candidate:
     """Raises as an estimate does; settings need a GPU or a memory.
@@ -54,7 +57,7 @@ class Candidate:
     def fits(self) -> bool:
         """Whether an estimate would say yes. The allocator is not asked where it could not even hold what is live at
         once."""
-        return self.requested_bytes <= self.device.room_bytes and holds(self.device, self._played.each_run)
+        return self.slack_bytes >= 0 and holds(self.device, self._played.each_run)
 
     @cached_property
     def _judged(self) -> tuple[Mapping[str, Any] | None, Peak]:
@@ -74,20 +77,38 @@ class Candidate:
         return int(judged["headroom_bytes"])
 
     @property
-    def retries(self) -> bool:
-        """Whether it fits only because the allocator gives back what it had cached."""
+    def slack_bytes(self) -> int:
+        """What the largest context leaves, less what is requested."""
+        return self.device.room_bytes - self.requested_bytes
+
+    @property
+    def expected_spare_bytes(self) -> int:
+        """What the largest context leaves, less what is likely to be reserved."""
+        return self.slack_bytes - self.device.room_bytes // _LAYOUT
+
+    @property
+    def spare_bytes(self) -> int:
+        """What the largest context leaves, less what is reserved; of one that does not fit, below 0.
+
+        A guess where only the layout decides: where the allocator had to give back what it had cached, or that did not
+        help.
+        """
+        if not self.fits:
+            return self.slack_bytes if self.slack_bytes < 0 else -self.device.room_bytes // _LAYOUT
         judged, _ = self._judged
         assert judged is not None
-        return bool(judged["num_alloc_retries"])
+        if judged["num_alloc_retries"]:
+            return max(self.expected_spare_bytes, 0)
+        return self.headroom_bytes - self.usable_bytes + self.device.room_bytes
 
     @cached_property
     def saved_activation_bytes(self) -> int:
         """What the forward pass leaves for the backward pass."""
         return sum(self._played.saved_activations.values())
 
-    def estimate(self) -> Estimate:
-        """All that there is to say."""
-        return estimate_of(self.plan, self.settings, self.device, self._played)
+    def estimate(self, slope_bytes: int | None = None) -> Estimate:
+        """All that there is to say; ``slope_bytes``: what one more image takes, where it is known."""
+        return estimate_of(self.plan, self.settings, self.device, self._played, slope_bytes)
 
     def release(self) -> None:
         """Let go of the play; what is asked for later is played again."""

@@ -56,8 +56,11 @@ def play_settings(settings: TrainSettings, device: Device | None = None) -> Esti
     return estimate
 
 
-def estimate_of(plan: Plan, settings: TrainSettings, device: Device, played: Played) -> Estimate:
-    """What was played of resolved settings as the answer of :func:`play_settings`."""
+def estimate_of(
+    plan: Plan, settings: TrainSettings, device: Device, played: Played, slope_bytes: int | None = None
+) -> Estimate:
+    """What was played of resolved settings as the answer of :func:`play_settings`; ``slope_bytes`` is what one more
+    image takes, where another play has told."""
     judged, reserved = verdict(device, played.runs)
     phases = _phases(played)
     return Estimate(
@@ -68,7 +71,7 @@ def estimate_of(plan: Plan, settings: TrainSettings, device: Device, played: Pla
         at_tensor_peak=_by_kind(played, played.tensors.event),
         phases=phases,
         states=_states(played),
-        scaling=_scaling(played, plan, settings, device),
+        scaling=_scaling(played, plan, settings, device, slope_bytes),
         layers=_layers(played),
         host=_host(played, plan, settings),
         verdict=judged,
@@ -187,12 +190,13 @@ def _states(played: Played) -> States:
     )
 
 
-def _scaling(played: Played, plan: Plan, settings: TrainSettings, device: Device) -> Scaling:
+def _scaling(played: Played, plan: Plan, settings: TrainSettings, device: Device, slope: int | None) -> Scaling:
     """The slope without what the allocator does not split off, which jumps from batch to batch."""
-    larger = with_larger_batch(played.step, played.ledger)
-    if larger is None:
-        larger = play(plan, dataclasses.replace(settings, bs=settings.bs + 1), device.gpu).run.ledger()
-    slope = allocated_peak(larger, -1) - allocated_peak(played.ledger, -1)
+    if slope is None:
+        larger = with_larger_batch(played.step, played.ledger)
+        if larger is None:
+            larger = play(plan, dataclasses.replace(settings, bs=settings.bs + 1), device.gpu).run.ledger()
+        slope = allocated_peak(larger, -1) - allocated_peak(played.ledger, -1)
     return Scaling(fixed_bytes=played.allocated.total_bytes - slope * settings.bs, bytes_per_image=slope)
 
 

@@ -25,6 +25,8 @@ __all__ = ["TARGETS", "Solution", "solve_settings"]
 #: Nobody trains on more images or pixels at once; a candidate beyond these is not tried.
 _MAX_BS = 1 << 20
 _MAX_PIXELS = 8192
+#: The batch of a first guess' second point, in batches asked for.
+_STRETCH = 4
 #: Models with smaller patches merge 2x2 patches three times on the way: multiples of this many pixels need no padding.
 _HIERARCHICAL_STEP = 32
 
@@ -87,17 +89,27 @@ class _Tried:
     def __getitem__(self, place: int) -> Estimate:
         if place not in self._estimates:
             seen = self.candidate(place)
-            self._estimates[place] = seen.estimate() if isinstance(seen, Candidate) else seen
+            self._estimates[place] = seen.estimate(self._slope(place)) if isinstance(seen, Candidate) else seen
         return self._estimates[place]
+
+    def _slope(self, place: int) -> int | None:
+        """What one more image takes, where a candidate has it."""
+        seen, larger = self._candidates[place], self._candidates.get(place + 1)
+        if not (isinstance(seen, Candidate) and isinstance(larger, Candidate)):
+            return None
+        is_next = dataclasses.replace(seen.settings, bs=seen.settings.bs + 1) == larger.settings
+        return larger.requested_bytes - seen.requested_bytes if is_next else None
 
     def fits(self, place: int) -> bool:
         """Whether the estimate of a place would say yes."""
         seen = self.candidate(place)
         return seen.fits if isinstance(seen, Candidate) else _fits(seen)
 
-    def last_that_fits(self, guess: int, first: int, last: int) -> int | None:
+    def last_that_fits(
+        self, guess: int, further: Callable[[int], int] | None = None, *, first: int, last: int
+    ) -> int | None:
         """The place before the first that does not fit, found outwards from ``guess``; None if ``first`` does not."""
-        return last_that(self.fits, guess, first, last)
+        return last_that(self.fits, guess, first, last, further)
 
 
 def _fits(estimate: Estimate) -> bool:
@@ -128,17 +140,30 @@ def _does_not_fit(estimate: Estimate, what: str) -> DoesNotFit:
 def _solve_bs(settings: TrainSettings) -> Solution:
     unit = 2 if settings.mixup and settings.loop == "timm" else 1  # timm mixes the halves of a batch
     tried = _Tried(lambda place: dataclasses.replace(settings, bs=place * unit))
-    seen = tried[max(settings.bs // unit, 1)]
-    _fits(seen)
-    assert seen.verdict is not None
-    assert seen.scaling is not None
-    room = seen.verdict["usable_bytes"] - seen.scaling.fixed_bytes
     last = _MAX_BS // unit
-    place = tried.last_that_fits(room // max(seen.scaling.bytes_per_image, 1) // unit, 1, last)
+    asked = min(max(settings.bs // unit, 1), last)
+    place = tried.last_that_fits(*_line(tried, asked, last), first=1, last=last)
     if place is None:
         raise _does_not_fit(tried[1], f"bs {unit}")
     following = None if place == last else tried[place + 1]
     return Solution(what="bs", value=place * unit, estimate=tried[place], next=following)
+
+
+def _line(tried: _Tried, asked: int, last: int) -> tuple[int, Callable[[int], int]]:
+    """A first guess by a straight line through two places, and how far another place is from the boundary by its
+    slope."""
+    far = min(_STRETCH * asked, last)
+    one, other = tried.candidate(asked), tried.candidate(far)
+    if not (isinstance(one, Candidate) and isinstance(other, Candidate)):
+        raise NotModelled(f"{tried[asked].model.name}: only its tensors are known, not whether it fits")
+    slope = max((other.requested_bytes - one.requested_bytes) // max(far - asked, 1), 1)
+
+    def further(place: int) -> int:
+        seen = tried.candidate(place)
+        assert isinstance(seen, Candidate)
+        return seen.spare_bytes // slope
+
+    return far + other.expected_spare_bytes // slope, further
 
 
 def _solve_res(settings: TrainSettings) -> Solution:
@@ -146,7 +171,7 @@ def _solve_res(settings: TrainSettings) -> Solution:
     tried = _Tried(lambda place: dataclasses.replace(settings, res=sizes[place]))
     native = resolved(settings)[0].image_size
     guess = min(range(len(sizes)), key=lambda place: abs(sizes[place][0] - native[0]))
-    place = tried.last_that_fits(guess, 0, len(sizes) - 1)
+    place = tried.last_that_fits(guess, first=0, last=len(sizes) - 1)
     if place is None:
         raise _does_not_fit(tried[0], f"res {'x'.join(map(str, sizes[0]))}")
     following = tried[place + 1] if place + 1 < len(sizes) else None

@@ -111,9 +111,9 @@ class Grid:
         )
 
     def expected(self, layers: int) -> int:
-        """The place of the largest micro-batch whose requests should fit; -1 if none."""
+        """The place of the largest micro-batch that should fit; -1 if none."""
         corner = self._corners[1]
-        return self._reach(corner, layers, self.at(corner, layers).slack_bytes)
+        return self._reach(corner, layers, self.at(corner, layers).expected_spare_bytes)
 
     def _reach(self, place: int, layers: int, spare_bytes: float) -> int:
         """The place up to which a batch may grow, or has to shrink, from another one that spares so much."""
@@ -129,7 +129,7 @@ class Grid:
         per_block = max(saved * self.sizes[place] / self.sizes[corner] / half, 1)
         fewest = last_that(
             lambda spared: spared <= self.most - known or self.fits(place, self.most - spared, alloc_conf),
-            self.most + int(min(self.at(place, 0).slack_bytes, 0) // per_block),
+            self.most + int(min(self.at(place, 0).expected_spare_bytes, 0) // per_block),
             0,
             self.most,
             lambda spared: int(self.at(place, self.most - spared, alloc_conf).spare_bytes // per_block),

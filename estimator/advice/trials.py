@@ -29,7 +29,7 @@ class Trial:
         self.usable_bytes = candidate.usable_bytes
         self.largest_parameter = candidate.largest_parameter
         self.has_batch_statistics = candidate.has_batch_statistics
-        self._room_bytes = candidate.device.room_bytes
+        self.slack_bytes, self.expected_spare_bytes = candidate.slack_bytes, candidate.expected_spare_bytes
         self._fits: bool | None = None
         if not self.may_fit:
             candidate.release()
@@ -57,22 +57,10 @@ class Trial:
         return found
 
     @property
-    def slack_bytes(self) -> int:
-        """What the largest context leaves, less what is requested."""
-        return self._room_bytes - self.requested_bytes
-
-    @property
     def spare_bytes(self) -> int:
-        """What the largest context leaves, less what is reserved; of one that does not fit, below 0.
-
-        Half of the slack where only the allocator's layout decides: where it had to give back what it had cached, or
-        that did not help.
-        """
-        if not self.fits:
-            return min(self.slack_bytes, -self.slack_bytes // 2, -1)
-        if self._candidate.retries:
-            return self.slack_bytes // 2
-        return self.headroom_bytes - self.usable_bytes + self._room_bytes
+        """The candidate's."""
+        _ = self.fits
+        return self._candidate.spare_bytes
 
     @property
     def headroom_bytes(self) -> int:
