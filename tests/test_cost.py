@@ -58,3 +58,73 @@ def test_checkpointing_takes_longer_and_a_larger_micro_batch_does_not() -> None:
     gpu = find("a100-40g")
     assert seconds(cost(grad_checkpointing=True, bs=64), gpu) > seconds(cost(bs=64), gpu)
     assert seconds(cost(bs=64), gpu) < seconds(cost(bs=4, accum=16), gpu)
+
+
+def num_parameters(**settings: object) -> int:
+    return sum(p.numel for p in play(*resolved(TrainSettings.of(TINY, **settings))).trained.values())
+
+
+def traffic(**settings: object) -> Traffic:
+    return cost(precision="bf16", gpus=4, **settings).traffic
+
+
+def test_ddp_sums_fp32_gradients_once_beside_the_last_backward_pass() -> None:
+    num = num_parameters()
+    for accum in (1, 5):
+        seen = traffic(parallel="ddp", accum=accum)
+        assert seen.link_bytes == seen.hideable_bytes == 2 * 4 * num * 3 // 4
+        assert seen.hiding_share == pytest.approx(2 / 3 / accum)
+
+
+def test_zero_1_and_2_sum_16_bit_gradients_and_gather_16_bit_weights() -> None:
+    whole = 2 * num_parameters()  # bytes; padding to 8 elements a group comes on top
+    for parallel, times in (("zero1", 1), ("zero2", 3)):
+        seen = traffic(parallel=parallel, accum=3, zero_options={"reduce_bucket_size": 200_000})
+        assert seen.link_bytes == pytest.approx((2 * times + 1) * whole * 3 / 4, rel=1e-4)
+        assert seen.hideable_bytes == 0
+    overlapping = traffic(parallel="zero2", zero_options={"reduce_bucket_size": 200_000, "overlap_comm": True})
+    assert overlapping.hideable_bytes == pytest.approx(2 * whole * 3 / 4, rel=1e-4)
+
+
+def test_zero_3_gathers_weights_and_divides_gradients_in_every_micro_step() -> None:
+    options = {"reduce_bucket_size": 200_000, "stage3_param_persistence_threshold": 0}
+    one, three = (traffic(parallel="zero3", accum=accum, zero_options=options) for accum in (1, 3))
+    assert one.link_bytes == pytest.approx(2 * 2 * num_parameters() * 3 / 4, rel=1e-3)
+    assert three.link_bytes == 3 * one.link_bytes
+    assert one.hideable_bytes == one.link_bytes
+
+
+def test_offload_moves_the_update_to_the_host() -> None:
+    options = {"parallel": "zero2", "zero_options": {"reduce_bucket_size": 200_000}}
+    here, there = (cost(precision="bf16", gpus=4, offload=where, **options) for where in ("none", "optimizer"))
+    assert here.traffic.host_link_bytes == here.traffic.host_memory_bytes == 0
+    assert there.traffic.host_memory_bytes == pytest.approx(30 * num_parameters(), rel=1e-4)
+    assert there.traffic.host_link_bytes == pytest.approx(8 * num_parameters() / 4, rel=1e-4)
+    assert there.optimizer_bytes < here.optimizer_bytes
+
+
+def test_what_nothing_hides_takes_time_by_the_link() -> None:
+    nvlink, pcie = find("a100-80g"), find("a100-80g-pcie")
+    assert (nvlink.link_gb_per_s, pcie.link_gb_per_s, nvlink.pcie_gb_per_s) == (300, 31.5, 31.5)
+    work = cost(bs=64)
+    busy = seconds(work, pcie)
+
+    def extra(**fields: float) -> float:
+        return seconds(dataclasses.replace(work, traffic=Traffic(**fields)), pcie) - busy  # type: ignore[arg-type]
+
+    assert extra(link_bytes=10**9) == pytest.approx(1 / 31.5 / 0.7)
+    assert extra(link_bytes=10**9, hideable_bytes=10**9, hiding_share=0.5) == pytest.approx(
+        max(1 / 31.5 / 0.7 - busy / 2, 0)
+    )
+    assert extra(link_bytes=10**9, hideable_bytes=10**9, hiding_share=1e6) == 0
+    assert extra(host_link_bytes=10**9) == pytest.approx(1 / 31.5 / 0.7)
+    assert extra(host_memory_bytes=10**11) == pytest.approx(1)
+
+
+def test_more_micro_steps_of_zero_2_take_more_communication_than_of_zero_1() -> None:
+    gpu, options = find("rtx4090"), {"zero_options": {"reduce_bucket_size": 200_000}}
+    one, two = (
+        seconds(cost(precision="bf16", gpus=8, bs=8, accum=8, parallel=name, **options), gpu)
+        for name in ("zero1", "zero2")
+    )
+    assert one < two

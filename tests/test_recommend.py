@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import vitmem
+from vitmem import catalog
 from vitmem.advice import recommend_settings
+from vitmem.advice.relatives import smaller_than, windowed_like
 from vitmem.cli import main
 from vitmem.errors import InvalidRequest, NotModelled
 from vitmem.settings import TrainSettings
@@ -71,6 +73,45 @@ def test_forbidden_and_allowed_settings() -> None:
         changed(forbid=("optimm",))
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"allow": ()}, "allow names nothing"),
+        ({"allow": "bs"}, "not a list of names"),
+        ({"allow": ("bs", "")}, "cannot allow ''"),
+        ({"forbid": ("zero-options",)}, "cannot forbid 'zero-options'"),
+        ({"allow": ("grad_checkpointing",), "forbid": ("grad-checkpointing",)}, "cannot be allowed and forbidden"),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(limits: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidRequest, match=said):
+        recommend_settings(TrainSettings.of(TINY, memory="1500MiB"), **limits)
+
+
+@pytest.mark.parametrize("flags", [("--allow", ""), ("--forbid", "bs,,optim"), ("--allow", "bss")])
+def test_the_command_refuses_them_too(flags: tuple[str, str], capsys: Any) -> None:
+    assert main(["recommend", TINY, "--memory", "2GiB", *flags]) == 2
+    said = capsys.readouterr().err
+    assert "has an empty name" in said or "did you mean bs?" in said
+
+
+def test_a_micro_batch_that_may_not_change_stays() -> None:
+    request = TrainSettings.of(TINY, memory="1500MiB", bs=12)
+    for plan in recommend_settings(request, effective_batch=96, forbid=("bs",)).plans:
+        assert (plan.settings["bs"], plan.settings["accum"]) == (12, 8)
+    with pytest.raises(InvalidRequest, match=r"no multiple of 12 \(12 images x 1\); use 96 or 108"):
+        recommend_settings(request, effective_batch=100, forbid=("bs",))
+
+
+def test_an_engine_that_was_asked_for_stays_and_offload_is_tried() -> None:
+    options = {"reduce_bucket_size": 200_000}
+    request = TrainSettings.of(TINY, memory="1950MiB", gpus=2, parallel="zero2", zero_options=options)
+    found = recommend_settings(request, effective_batch=256)
+    assert {plan.settings["parallel"] for plan in found.plans} <= {"zero2"}
+    with_offload, sizes, levels, allocators = 2, 8, 13, 2
+    assert found.considered >= with_offload * sizes * levels * allocators
+
+
 def test_where_nothing_fits_the_nearest_is_named() -> None:
     found = recommend_settings(TrainSettings.of("vit_base_patch16_224", memory="1000MiB"), effective_batch=8)
     assert found.plans == ()
@@ -108,6 +149,30 @@ def test_the_ladder_measures_each_rung_and_corrects_the_smaller_patch() -> None:
         before = rung
     assert (rungs["smaller patch"].saved_bytes or 0) < 0 < (rungs["larger patch"].saved_bytes or 0)
     assert "more FLOPs; usual claim" in rungs["gradient checkpointing"].remark
+    top = rungs["smaller micro-batch"].peak_bytes or 0
+    for name in ("offload", "lower resolution", "token dropping"):  # each alone on the micro-batch
+        assert rungs[name].peak_bytes == top - (rungs[name].saved_bytes or 0)
+    assert "none of about this size" in rungs["windowed attention"].remark
+    assert "divided states" not in rungs
+
+
+def test_relatives_are_of_about_the_size_or_clearly_smaller() -> None:
+    small = catalog.resolve("vit_small_patch16_224")
+    sizes = {name: catalog.resolve(name).num_parameters or 0 for name in windowed_like(small)}
+    assert "swin_tiny_patch4_window7_224" in sizes
+    own = small.num_parameters or 0
+    assert all(own / 1.7 < size < own * 1.7 for size in sizes.values())
+    smaller = [catalog.resolve(name).num_parameters or 0 for name in smaller_than(small)]
+    assert smaller == sorted(smaller, reverse=True)
+    assert 0 < smaller[0] < 0.8 * own
+
+
+def test_the_ladder_of_several_gpus_divides_states() -> None:
+    found = recommend_settings(TrainSettings.of(SWIN, gpu="t4", gpus=4), effective_batch=64, with_ladder=True)
+    divided = {rung.to: rung for rung in found.ladder if rung.name in {"divided states", "offload"}}
+    assert {"zero1", "zero2", "zero3", "zero2, optimizer", "zero3, all"} <= divided.keys()
+    assert all((rung.saved_bytes or 0) > 0 for rung in divided.values())
+    assert {rung.name: rung.remark for rung in found.ladder}["windowed attention"].endswith("windowed already")
 
 
 def test_lighter_models_fit_with_the_settings_as_they_are() -> None:

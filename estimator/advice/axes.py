@@ -15,7 +15,7 @@ from ..parallel import STRATEGIES, strategy_of
 from ..parallel.buckets import bucket_options
 from ..settings import TrainSettings
 
-__all__ = ["AXES", "Axis", "Known", "allowed_axes"]
+__all__ = ["AXES", "Axis", "Known", "allowed_axes", "axis_named"]
 
 
 class Known(NamedTuple):
@@ -208,6 +208,11 @@ AXES: tuple[Axis, ...] = (
         {None: "weights and the optimizer's state in bf16 too: updates under 1/256 of a weight are rounded away"},
     ),
 )
+
+
+def axis_named(name: str) -> Axis:
+    """The row of this name."""
+    return next(axis for axis in AXES if axis.name == name)
 
 
 def allowed_axes(allow: Sequence[str] | None, forbid: Sequence[str]) -> tuple[Axis, ...]:

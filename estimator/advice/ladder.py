@@ -1,7 +1,7 @@
 """The ladder: what an expert would try, in that order, each rung with its own saving and cost for this model.
 
-The first rungs stand on each other, from fp32, eager attention and the whole batch at once; those that change the
-model or its input stand each alone on the last of these.
+The first rungs stand on each other, from fp32, eager attention and the whole batch at once; those that divide or move
+states, and those that change the model or its input, stand each alone on the micro-batch.
 """
 
 from __future__ import annotations
@@ -10,10 +10,14 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
+from .. import catalog
 from ..errors import InvalidRequest, NotModelled
+from ..parallel import STRATEGIES, strategy_of
 from ..pipeline import resolved
 from ..settings import TrainSettings
+from .axes import Known, axis_named
 from .plan import Rung
+from .relatives import is_windowed, smaller_than, windowed_like
 from .search import Family, Grid, batches, with_batch
 from .trials import Trial, Trials
 
@@ -25,6 +29,12 @@ _CLAIM = "usual claim: 60 to 70 % of the activations for about 30 % more compute
 def ladder(trials: Trials, asked: TrainSettings, per_gpu: int) -> tuple[Rung, ...]:
     """Every rung; those that the library refuses say so."""
     return tuple(_Ladder(trials, asked, per_gpu).rungs())
+
+
+#: A rung that stands alone: its name, its value, a remark, and the settings it changes.
+Alone = tuple[str, str, str, dict[str, Any]]
+#: Relatives of the model that are tried.
+_TRIES = 4
 
 
 class _Ladder:
@@ -44,9 +54,9 @@ class _Ladder:
         top = self.below
         yield self._rung("8-bit optimizer", "adamw_bnb_8bit", optim="adamw_bnb_8bit")
         yield self._rung("factored optimizer", "adafactor", optim="adafactor")
-        yield from self._several_gpus()
-        self.below = top
-        yield from self._smaller_work(top)
+        for name, to, remark, changes in (*self._divided(top), *self._smaller_work(top), *self._other_models(top)):
+            self.below = top
+            yield self._rung(name, to, remark, **changes)
 
     def _bottom(self) -> Rung:
         plain = {"precision": "fp32", "grad_checkpointing": False, "checkpoint_layers": None}
@@ -69,6 +79,8 @@ class _Ladder:
 
     def _rung(self, name: str, to: str, remark: str = "", **changes: Any) -> Rung:
         """A rung on the one below; where it can be stood on, it is the next one's below."""
+        if not changes:
+            return _refused(name, to, remark)
         old = self.trials(self.below)
         try:
             new = self.trials(dataclasses.replace(self.below, **changes))
@@ -97,32 +109,53 @@ class _Ladder:
         split = f"{settings.bs} x {settings.accum}"
         return self._rung("smaller micro-batch", split, remark, bs=settings.bs, accum=settings.accum)
 
-    def _several_gpus(self) -> Iterator[Rung]:
-        if self.asked.gpus == 1:
-            yield _refused("ZeRO, FSDP", "", "there is one GPU: nothing to share states with")
+    def _divided(self, top: TrainSettings) -> Iterator[Alone]:
+        """States divided among the GPUs, and moved to the host."""
+        if self.asked.offload != "none":
             return
-        for parallel in ("zero2", "zero3", "fsdp"):
-            below = self.below
-            yield self._rung("shared states", parallel, parallel=parallel)
-            self.below = below
+        known = Known(self.trials.gpu, self.plan, self.trials(top).largest_parameter)
+        own = strategy_of(top)
+        engines = [] if own.offloads else axis_named("parallel").values(top, known)
+        for engine in ({}, *engines):
+            name = engine.get("parallel", top.parallel or "none")
+            if engine and top.gpus > 1:
+                yield "divided states", name, "", engine
+            for offload in STRATEGIES[name].offloads:
+                yield "offload", f"{name}, {offload}", "", {**engine, "offload": offload}
 
-    def _smaller_work(self, top: TrainSettings) -> Iterator[Rung]:
+    def _smaller_work(self, top: TrainSettings) -> Iterator[Alone]:
         height, width = self.plan.image_size
         patch = self.plan.patch_size[0]
-        alone: list[tuple[str, str, str, dict[str, Any]]] = []
         if smaller := _smaller_size(height, width, patch):
-            alone.append(("lower resolution", f"{smaller[0]}x{smaller[1]}", "", {"res": smaller}))
-        alone.append(("larger patch", str(2 * patch), "a model without pretrained weights", {"patch": 2 * patch}))
+            yield "lower resolution", f"{smaller[0]}x{smaller[1]}", "", {"res": smaller}
+        at_size = {"res": self.plan.image_size}
+        yield "larger patch", str(2 * patch), "a model without pretrained weights", {"patch": 2 * patch, **at_size}
         if patch % 2 == 0:
             remark = "four times the tokens: a smaller patch takes more memory, not less"
-            alone.append(("smaller patch", str(patch // 2), remark, {"patch": patch // 2}))
-        alone.append(("token dropping", "0.5", "", {"patch_drop": 0.5}))
+            yield "smaller patch", str(patch // 2), remark, {"patch": patch // 2, **at_size}
+        yield "token dropping", "0.5", "", {"patch_drop": 0.5}
         if fewer := len(self.plan.blocks) // 2:
             remark = "structured pruning: the weights have to be cut and trained on; see --lighter"
-            alone.append(("fewer blocks", f"{fewer} of {len(self.plan.blocks)}", remark, {"depth": fewer}))
-        for name, to, remark, changes in alone:
-            self.below = dataclasses.replace(top, res=self.plan.image_size)
-            yield self._rung(name, to, remark, **changes)
+            yield "fewer blocks", f"{fewer} of {len(self.plan.blocks)}", remark, {"depth": fewer}
+
+    def _other_models(self, top: TrainSettings) -> Iterator[Alone]:
+        """Windows of attention, and fewer parameters: the nearest that take this resolution."""
+        model = self.plan.model
+        if is_windowed(model):
+            yield "windowed attention", "", "its attention is windowed already", {}
+        else:
+            yield from self._first("windowed attention", windowed_like(model), top)
+        yield from self._first("lighter model", smaller_than(model), top)
+
+    def _first(self, name: str, models: list[str], top: TrainSettings) -> Iterator[Alone]:
+        changes: dict[str, Any] = {"res": self.plan.image_size, "attn": self.asked.attn}
+        for model in models[:_TRIES]:
+            if self.trials.maybe(top, model=model, **changes) is not None:
+                num, own = catalog.resolve(model).num_parameters or 0, self.plan.model.num_parameters or 0
+                remark = f"{num / 1e6:,.0f} million parameters, not {own / 1e6:,.0f}: another model, other weights"
+                yield name, model, remark, {"model": model, **changes}
+                return
+        yield name, "", "the catalogue has none of about this size for this resolution", {}
 
 
 def _smaller_size(height: int, width: int, patch: int) -> tuple[int, int] | None:

@@ -98,10 +98,10 @@ def _write(found: Recommendation, rank: int, folder: Folder) -> None:
         print(f"wrote {path}", file=sys.stderr)
 
 
-def _names(option: str, given: str | None) -> tuple[str, ...] | None:
+def _names(flag: str, given: str | None) -> tuple[str, ...] | None:
     if given is None:
         return None
-    names = tuple(name.strip() for name in given.split(",") if name.strip())
-    if not names:
-        raise InvalidRequest(f"{option} is empty; name settings, as bs,grad-checkpointing, or leave --{option} out")
+    names = tuple(name.strip() for name in given.split(","))
+    if not all(names):
+        raise InvalidRequest(f"--{flag} {given!r} has an empty name; write names as bs,grad-checkpointing")
     return names

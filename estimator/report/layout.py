@@ -87,7 +87,7 @@ class _Grid:
         return [_span(value, kind, unknown) for value, kind in zip(row, self.kinds, strict=True)]
 
     def lines(self, *, bars: bool) -> Iterator[Line]:
-        """Columns under a header; names that are too long go on below."""
+        """Columns under a header; names that are too long go on below, from word to word."""
         dash = "-" if self.ascii_only else "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
         rule = (Span(_INDENT), Span(dash * self.across, "dim"))
         yield from self._row(self.header)
@@ -100,7 +100,7 @@ class _Grid:
 
     def _row(self, cells: list[Span], bar: str = "") -> Iterator[Line]:
         name, room = cells[0], self.widths[0]
-        pieces = [name.text[at : at + room] for at in range(0, max(len(name.text), 1), room)]
+        pieces = textwrap.wrap(name.text, room, subsequent_indent=_INDENT, break_on_hyphens=False) or [""]
         line = [Span(_INDENT), Span(pieces[0].ljust(room), name.style)]
         for cell, width, kind in list(zip(cells, self.widths, self.kinds, strict=True))[1:]:
             line += [Span(_GAP), Span(cell.text.ljust(width) if kind == "text" else cell.text.rjust(width), cell.style)]

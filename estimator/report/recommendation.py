@@ -173,6 +173,10 @@ def _line(settings: Mapping[str, Any]) -> str:
         parts.append("expandable segments" if "expandable" in settings["alloc_conf"] else settings["alloc_conf"])
     if settings["gpus"] > 1:
         parts.append(f"{settings['gpus']} GPUs ({settings['parallel']})")
+    elif settings["parallel"] not in {None, "none"}:
+        parts.append(settings["parallel"])
+    if settings["offload"] != "none":
+        parts.append("all offloaded" if settings["offload"] == "all" else "optimizer offloaded")
     if settings["patch_drop"]:
         parts.append(f"patch-drop {settings['patch_drop']:g}")
     return ", ".join(str(part) for part in parts)
@@ -210,6 +214,7 @@ def _changes(plan: Ranked) -> Table:
 
 def _change(change: Changed) -> str:
     given = {name.replace("_", "-"): value for name, value in change.settings.items() if value is not None}
+    given.pop("zero-options", None)  # the buckets go with the engine
     return ", ".join(f"{name} {_value(value)}" for name, value in given.items())
 
 
@@ -241,7 +246,7 @@ def _ladder(rungs: Sequence[Step]) -> Table:
         )
         for rung in rungs
     )
-    note = "Each on the one above; resolution, patch and token dropping each alone on the micro-batch."
+    note = "Each on the one above; from divided states or offload on, each alone on the micro-batch."
     return Table(name="ladder", title="The ladder", columns=columns, rows=rows, note=note, unknown="-")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -168,3 +169,24 @@ def test_blocks_of_another_width_are_another_kind(run, parameter, played):
     Repeats(blocks, full_passes=1, num_last=1)
     run_blocks(parameter, blocks)
     assert len(played) == 4  # of either kind the first and the last
+
+
+@pytest.mark.parametrize("model", ["swin_tiny_patch4_window7_224", "microsoft/swin-tiny-patch4-window7-224"])
+def test_blocks_share_with_accumulation_too(model: str) -> None:
+    """A block that stands alone in its state is played once for each gradient it finds."""
+    plan, found = plan_of({"model": model, "bs": 2, "accum": 3})
+    shared, full = play_once(plan, found, num_last=2), play_once(plan, found)
+    assert shared.run.ledger() == full.run.ledger()
+
+
+def test_a_play_leaves_nothing_to_the_garbage_collector() -> None:
+    plan, found = plan_of({"model": "vit_tiny_patch16_224", "bs": 2})
+    gc.collect()
+    gc.disable()
+    try:
+        step = play(plan, found)
+        step.dispose()
+        del step
+        assert gc.collect() < 10
+    finally:
+        gc.enable()
