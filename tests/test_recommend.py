@@ -92,7 +92,7 @@ def test_limits_that_mean_nothing_are_refused(limits: dict[str, Any], said: str)
 def test_the_command_refuses_them_too(flags: tuple[str, str], capsys: Any) -> None:
     assert main(["recommend", TINY, "--memory", "2GiB", *flags]) == 2
     said = capsys.readouterr().err
-    assert "has an empty name" in said or "did you mean bs?" in said
+    assert "empty" in said or "did you mean bs?" in said
 
 
 def test_a_micro_batch_that_may_not_change_stays() -> None:

@@ -102,6 +102,8 @@ def _names(flag: str, given: str | None) -> tuple[str, ...] | None:
     if given is None:
         return None
     names = tuple(name.strip() for name in given.split(","))
+    if not any(names):
+        raise InvalidRequest(f"{flag} is empty; name settings, as bs,grad-checkpointing, or leave --{flag} out")
     if not all(names):
-        raise InvalidRequest(f"--{flag} {given!r} has an empty name; write names as bs,grad-checkpointing")
+        raise InvalidRequest(f"{flag} {given!r} has an empty name; write names as bs,grad-checkpointing")
     return names
