@@ -29,6 +29,7 @@ def test_a_picture_has_every_figure_and_marks_what_does_not_fit(tmp_path: Path, 
     assert sum(text.endswith(" GiB") for text in texts) == 2
     assert {"bs", "res", "does not fit", "GiB reserved", "torchvision/vit_b_16 on 1600MiB"} <= set(texts)
     assert "borderline" not in texts
+    assert target.read_text().count("fill: url(#") == 3, "two cells are hatched, and the legend"
 
 
 def test_a_picture_of_one_axis_and_of_three(tmp_path: Path) -> None:

@@ -53,7 +53,8 @@ def readme(order: Order, flags: Sequence[str], said: Mapping[str, Any]) -> str:
 
 def _flags(order: Order, said: Mapping[str, Any]) -> Iterator[str]:
     """What the plan has beside what is ``said`` and what the loop does by itself."""
-    base = resolved(TrainSettings.of(order.settings.model, **said))[1].to_dict()
+    gpus = order.settings.gpus  # no file says it, and without it some of what is said means nothing
+    base = {**resolved(TrainSettings.of(order.settings.model, gpus=gpus, **said))[1].to_dict(), "gpus": 1}
     for name, value in order.settings.to_dict().items():
         if name in _OF_FILES or value == base[name] or value is None:
             continue
