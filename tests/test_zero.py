@@ -185,7 +185,6 @@ def test_what_deepspeed_does_not_do_is_named():
         ({"parallel": "zero3", "ema": True}, InvalidRequest, "--zero 2, or leave out --ema"),
         ({"offload": "all"}, InvalidRequest, "--offload optimizer, or --zero 3"),
         ({"parallel": "zero3", "train": "lora"}, NotModelled, "use --zero 2"),
-        ({"parallel": "zero3", "freeze_layers": 1}, NotModelled, "use --zero 2"),
         ({"model": "vit_tiny_patch16_224", "deepspeed": FILE, "dim": None, "heads": None}, InvalidRequest, "auto"),
     ):
         with pytest.raises(kind, match=message):

@@ -177,7 +177,11 @@ class Module:
         """``forward`` under this module's row of the per-layer table."""
         run = self.run
         outer, run.layer = run.layer, self.layer
+        if run.module_hook is not None:
+            run.module_hook(self, True)
         result = self.forward(*args)
+        if run.module_hook is not None:
+            run.module_hook(self, False)
         run.layer = outer
         return result
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..kernels import Kernels
     from .autograd import AccumulateGrad
     from .checkpoint import Frame
+    from .module import Module
     from .tensor import Tensor
 
 __all__ = ["Autocast", "Product", "Run", "Storage"]
@@ -66,6 +67,7 @@ class Run:
         "kind",
         "layer",
         "lt_handles",
+        "module_hook",
         "num_gradients",
         "num_segments",
         "parameter_dtype",
@@ -93,6 +95,7 @@ class Run:
         self.caches_casts = True
         self.use_hook: Callable[[AccumulateGrad], None] | None = None  # runs where an operator takes a leaf
         self.grad_hook: Callable[[AccumulateGrad], None] | None = None  # runs after a leaf has taken or added
+        self.module_hook: Callable[[Module, bool], None] | None = None  # runs where a module's forward begins and ends
         self.frame: Frame | None = None
         self.reentrant = False  # how segments are checkpointed
         self.num_segments = 0  # re-entrant ones that are running, one inside the other

@@ -51,9 +51,9 @@ def _check_stage_3(settings: TrainSettings) -> None:
             "torch's AveragedModel copies ZeRO-3's weights while they are empty, and ends with an error at its second "
             "update; use --zero 2, or leave out --ema"
         )
-    if settings.train != "full" or settings.freeze_layers is not None:
+    if settings.train == "lora":
         raise NotModelled(
-            "when ZeRO-3 releases frozen weights depends on what the backward pass reaches, which is not modelled; "
+            "when ZeRO-3 releases the frozen weights beside adapters, which the backward pass needs, is not modelled; "
             "use --zero 2"
         )
 

@@ -10,49 +10,19 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..engine import Storage, Tensor
+from ..engine import Module, Storage, Tensor
 from ..engine.autograd import AccumulateGrad
 from ..errors import NotModelled
 from ..optimizers import Group
 from ..units import DType
 from .deepspeed import DeepSpeed
+from .shards import Gathered, Sharded, sub_groups
 from .traffic import Traffic, all_gather, reduce_scatter
 
 if TYPE_CHECKING:
     from ..step import Step
 
 __all__ = ["Zero3"]
-
-
-class _Gathered:
-    """A gather on its way: the flat buffer goes when the last of its parameters was used."""
-
-    def __init__(self, flat: Tensor | None, waiting: list[_Sharded]) -> None:
-        self.flat, self.waiting, self.arrived = flat, waiting, False
-
-
-class _Sharded:
-    """A parameter, its share on each rank, and where the whole of it is."""
-
-    def __init__(self, parameter: Tensor, ranks: int, *, persists: bool) -> None:
-        assert parameter.accumulator is not None
-        self.parameter, self.persists = parameter, persists
-        self.leaf: AccumulateGrad = parameter.accumulator
-        self.numel = parameter.numel
-        self.share = -(-parameter.numel // ranks)
-        self.padded = self.share * ranks
-        self.is_available = False
-        self.on_its_way: _Gathered | None = None
-
-
-def sub_groups(group: list[_Sharded], size: int) -> list[list[_Sharded]]:
-    """``_create_fp16_sub_groups``: what the optimizer updates at a time, of so many elements of a rank."""
-    parts: list[list[_Sharded]] = [[]]
-    for s in group:
-        if sum(other.share for other in parts[-1]) >= size:
-            parts.append([])
-        parts[-1].append(s)
-    return parts
 
 
 class Zero3(DeepSpeed):
@@ -68,27 +38,28 @@ class Zero3(DeepSpeed):
     def __init__(self, step: Step) -> None:
         super().__init__(step)
         self._elements = 0
-        self._filled: list[_Sharded] = []
-        self._order: list[_Sharded] = []  # of first use, from the first step
-        self._queue: deque[_Sharded] = deque()
+        self._filled: list[Sharded] = []
+        self._order: list[Sharded] = []  # of first use, from the first step
+        self._queue: deque[Sharded] = deque()
         self._whole: dict[int, Storage] = {}
 
     def wrap(self, groups: Sequence[Group]) -> None:
         """``DeepSpeedZeroOptimizer_Stage3.__init__``: shards, masters, gradients and one bucket, for good."""
         run, dtype, config = self.step.run, self.step.dtype, self.config
         self._sharded = {
-            id(p.accumulator): _Sharded(p, self.ranks, persists=persists)
-            for p, persists in self._persistence(self.ordered(list(self.step.trained.values())))
+            id(p.accumulator): Sharded(p, self.ranks, persists=persists)
+            for p, persists in self._persistence(self.ordered(list(self.step.scope.parameters.values())))
         }
         self._refuse_releases(sum(s.numel for s in self._sharded.values()))
         whole = [([self._sharded[id(p.accumulator)] for p in g.parameters], g.decayed) for g in self.grouped(groups)]
         pairs = [(part, decayed) for group, decayed in whole for part in sub_groups(group, config.sub_group_size)]
         self._groups, self._decayed = [part for part, _ in pairs], [decayed for _, decayed in pairs]
-        total = sum(s.share for s in self._sharded.values())
+        total = sum(s.share for group in self._groups for s in group)
         device = not config.offload_param
-        self._shards = Tensor.empty(run, (total if device else 0,), dtype, kind="parameters")
-        for s in self._sharded.values():
-            s.parameter.storage = self._shards.storage
+        shards = Tensor.empty(run, (total if device else 0,), dtype, kind="parameters")
+        for s in self._sharded.values():  # frozen ones stay apart
+            s.shard = shards if s.trains else Tensor.empty(run, (s.share if device else 0,), dtype, kind="parameters")
+            self._release(s)
         self._masters: list[Tensor] = []
         if not config.offload_optimizer:
             for group in self._groups:
@@ -102,6 +73,8 @@ class Zero3(DeepSpeed):
         self._bucket = Tensor.empty(run, (config.reduce_bucket_size,), dtype, kind="communication")
         self._gather_persistent()
         run.grad_hook, run.use_hook = self._ready, self._use
+        if any(not s.trains for s in self._sharded.values()):
+            run.module_hook = self._around
 
     def _persistence(self, parameters: Sequence[Tensor]) -> Iterator[tuple[Tensor, bool]]:
         """``mark_persistent_parameters``."""
@@ -122,12 +95,32 @@ class Zero3(DeepSpeed):
                     "then releases early is not modelled"
                 )
 
+    def _refuse_unseen(self) -> None:
+        """A frozen parameter that no module holds by itself would never be gathered here."""
+        scope, seen = self.step.scope, {id(s) for s in self._order}
+        for name, p in scope.parameters.items():
+            s = self._sharded[id(p.accumulator)]
+            if not (s.trains or s.persists or id(s) in seen or name in scope.unused):
+                raise NotModelled(f"when ZeRO-3 gathers {name}, which is frozen, is not modelled; use --zero 2")
+
     # whole parameters
 
     def before_forward(self, *, first: bool) -> None:
         """The queue of the trace begins again, and the first parameters are gathered ahead."""
         self._queue = deque(self._order)
         self._prefetch()
+
+    def _around(self, module: Module, begins: bool) -> None:
+        """A module's frozen parameters are gathered before its forward pass; nothing asks for them again, so they are
+        let go behind it (``__params_to_release``)."""
+        for value in vars(module).values():
+            if not isinstance(value, Tensor) or value.accumulator is None or value.requires_grad:
+                continue
+            s = self._sharded[id(value.accumulator)]
+            if begins:
+                self._use(value.accumulator)
+            elif not s.persists:
+                self._release(s)
 
     def _use(self, leaf: AccumulateGrad) -> None:
         """``fetch_sub_module``: gather, wait, and gather what comes next."""
@@ -146,7 +139,7 @@ class Zero3(DeepSpeed):
 
     def _prefetch(self) -> None:
         budget, numel = self.config.stage3_prefetch_bucket_size, 0
-        chosen: list[_Sharded] = []
+        chosen: list[Sharded] = []
         while self._queue and numel < budget:
             s = self._queue.popleft()
             if not (s.is_available or s.on_its_way):
@@ -158,14 +151,14 @@ class Zero3(DeepSpeed):
         if len(chosen) > 1:
             size = (sum(s.padded for s in chosen),)
             flat = Tensor.empty(self.step.run, size, self.step.dtype, kind="communication")
-        gathered = _Gathered(flat, list(chosen))
+        gathered = Gathered(flat, list(chosen))
         del flat
         for s in chosen:
             s.on_its_way = gathered
             if len(chosen) == 1:
                 self._make_whole(s)
 
-    def _wait(self, s: _Sharded) -> None:
+    def _wait(self, s: Sharded) -> None:
         """The first wait copies every parameter out of the flat buffer."""
         gathered = s.on_its_way
         assert gathered is not None
@@ -179,7 +172,7 @@ class Zero3(DeepSpeed):
         if not gathered.waiting:
             gathered.flat = None
 
-    def _make_whole(self, s: _Sharded) -> None:
+    def _make_whole(self, s: Sharded) -> None:
         run = self.step.run
         outer, run.layer = run.layer, s.leaf.layer
         whole = Tensor.empty(run, (s.padded,), self.step.dtype, kind="parameters")
@@ -187,8 +180,8 @@ class Zero3(DeepSpeed):
         s.parameter.storage = whole.storage
         s.is_available = True
 
-    def _release(self, s: _Sharded) -> None:
-        s.parameter.storage = self._shards.storage
+    def _release(self, s: Sharded) -> None:
+        s.parameter.storage = s.shard.storage
         s.is_available = False
 
     def _gather_persistent(self) -> None:
@@ -228,7 +221,7 @@ class Zero3(DeepSpeed):
         del parts, sums
         self._filled, self._elements = [], 0
 
-    def _to_host(self, s: _Sharded) -> None:
+    def _to_host(self, s: Sharded) -> None:
         """``_offload_grad_partition_at_boundary``: the host's sum comes back, its norm is taken in fp64, and what goes
         to the host is fp32."""
         run, dtype, shape = self.step.run, self.step.dtype, (s.share,)
@@ -251,10 +244,11 @@ class Zero3(DeepSpeed):
         """``step``: everything is partitioned, the norm is taken in fp64, each group's gradients are flattened, then
         cast; what persists is gathered again."""
         run = self.step.run
+        self._refuse_unseen()
         for s in self._sharded.values():
             self._release(s)
         if not self.config.offload_optimizer:
-            for s in self._sharded.values():
+            for s in (s for s in self._sharded.values() if s.trains):
                 double = Tensor.empty(run, (s.share,), DType.float64)
                 del double
             for group, decayed, master in zip(self._groups, self._decayed, self._masters):
@@ -288,7 +282,8 @@ class Zero3(DeepSpeed):
         if not config.offload_optimizer:
             return {}
         shares = [sum(s.share for s in group) for group in self._groups]
+        frozen = [s.share for s in self._sharded.values() if not s.trains]
         pinned = [*[4 * share for share in shares], size * sum(shares)]
         if config.offload_param:
-            pinned += [size * share for share in shares]
+            pinned += [size * share for share in (*shares, *frozen)]
         return self.host_bytes(pinned, 12 * sum(shares))

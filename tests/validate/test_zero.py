@@ -114,6 +114,17 @@ def test_gradients_summed_in_fp32(stage):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("frozen", [{"train": "linear-probe"}, {"freeze_layers": 2}])
+def test_stage_3_lets_frozen_weights_go_behind_their_forward_pass(frozen):
+    """Its states are known to the byte, its peaks within 1 %: when the patch embedding's kernel goes is not."""
+    played, ranks = both({"precision": "bf16", **VIT, **frozen, "parallel": "zero3"}, document(3, SMALL))
+    of_estimate = at_rest(played)
+    for rank in ranks:
+        assert states(rank) == pytest.approx(sum(of_estimate.get(kind, 0) for kind in KINDS), abs=_SCALARS)
+    assert peaks_of(played) == {name: pytest.approx(peak, rel=0.01) for name, peak in highest(ranks).items()}
+
+
+@pytest.mark.slow
 def test_what_stage_3_updates_at_a_time_and_keeps_whole():
     options = {"sub_group_size": 300_000, "stage3_model_persistence_threshold": 30_000}
     played, ranks = both({"precision": "bf16", **VIT, "parallel": "zero3"}, document(3, {**SMALL, **options}))
