@@ -90,8 +90,8 @@ def test_device_and_host_together_hold_what_the_estimate_says(stage, offload, mo
     asked = {"precision": "bf16", **VIT, **more, "parallel": f"zero{stage}", "offload": offload}
     played, ranks = both(asked, document(stage, SMALL, offload=offload))
     of_estimate, on_host = at_rest(played), played.step.strategy.host()["offload_bytes"]
-    for rank in ranks:
-        assert states(rank) == pytest.approx(sum(of_estimate.get(kind, 0) for kind in KINDS) + on_host, abs=200)
+    most = max(states(rank) for rank in ranks)  # with accumulation the host holds whole gradients of a rank's part
+    assert most == pytest.approx(sum(of_estimate.get(kind, 0) for kind in KINDS) + on_host, abs=200)
     found = {name: peak + on_host for name, peak in peaks_of(played).items()}
     assert found == {name: pytest.approx(peak, rel=1e-3) for name, peak in highest(ranks).items()}
 
