@@ -90,6 +90,8 @@ def _overrides(settings: TrainSettings, vision: Any, model_type: str) -> dict[st
         changed["image_size"] = height if height == width else [height, width]
     if hasattr(vision, "depths") and (settings.depth or settings.heads):
         raise InvalidRequest(f"{settings.model} has depths and heads per stage; a folder's config.json can set them")
+    if "embed_dim" in changed:  # as the configuration's constructor does; Trainer fills DeepSpeed's auto from it
+        changed["hidden_size"] = changed["embed_dim"] * 2 ** (len(vision.depths) - 1)
     for name in [name for name in changed if not hasattr(vision, name)]:
         if changed.pop(name):  # a rate of 0 asks for nothing
             raise InvalidRequest(f"{settings.model} has no setting {name} in its configuration")

@@ -77,9 +77,10 @@ class ZeroOneTwo(DeepSpeed):
         return group.parameters
 
     def _most_loaded(self) -> int:
-        """Stage 1 goes through the parameters in order: the first rank copies its gradients while all others are there.
-        In stage 2 the candidates are played."""
-        if self.config.rank is not None or not self.partitions_gradients:
+        """Without overlap stage 1 goes through the parameters in order: the first rank copies its gradients while all
+        others are there. Else the candidates are played."""
+        as_they_come = self.partitions_gradients or self.config.overlap_comm
+        if self.config.rank is not None or not as_they_come:
             return self.config.rank or 0
         ordered = self.ordered(list(self.step.trained.values()))
         ranks = candidates(self.groups, {id(p): place for place, p in enumerate(ordered)})
