@@ -186,6 +186,22 @@ def test_a_recommended_plan_trains_on_a_folder_of_images(tmp_path: Path, images:
 
 
 @pytest.mark.slow
+def test_two_processes_run_the_plain_loop(tmp_path: Path) -> None:
+    """DistributedDataParallel with accumulation, the last update of which has fewer micro-steps."""
+    given = {"hf": "vit", "loop": "plain", "gpus": 2, "accum": 3, "ema": True, "precision": "fp32", "train_samples": 20}
+    write_plan(planned(**settings_in(tmp_path, given)), "8GiB", Folder(tmp_path / "out", force=False))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    done = subprocess.run(
+        [*launch, str(tmp_path / "out" / "train.py"), "--epochs", "1"],
+        env={**OFFLINE, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = [line for line in done.stdout.splitlines() if line.startswith("evaluation: loss")]
+    assert len(answers) == 2
+    assert (tmp_path / "out" / "model.pt").is_file()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "more"), [(1, {"ema": True}), (2, {"train": "lora"}), (3, {})])
 def test_two_processes_train_with_the_deepspeed_file(tmp_path: Path, stage: int, more: dict[str, Any]) -> None:
     pytest.importorskip("deepspeed")
