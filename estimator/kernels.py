@@ -195,12 +195,13 @@ class Kernels:
         small = self.gpu.capability in {(8, 6), (8, 9)} and dim <= 96 and not dropout
         return (128, 64, True) if small else (64, 64, False)
 
-    def layer_norm_backward(self, rows: int, width: int, dtype: DType) -> int:
-        """Partial sums of the weight's and bias's gradients for tall inputs (layer_norm_kernel.cu)."""
-        if not self.torch.has("layer_norm_partial_sums") or rows <= 65536 or width / 32 >= self.gpu.num_sms / 2:
+    def layer_norm_blocks(self, rows: int, width: int) -> int:
+        """Rows of partial sums of the weight's and of the bias's gradient for tall inputs, which are summed afterwards
+        (layer_norm_kernel.cu, ConfigureAndLaunchGammaBetaBackwardKernel); 0 where one kernel makes the gradients."""
+        is_tall = rows > 65536 and width / 32 < self.gpu.num_sms / 2
+        if self.on_cpu or not is_tall or not self.torch.has("layer_norm_partial_sums"):
             return 0
-        blocks = min(32768 // -(-width // 32), -(-rows // 32))
-        return 2 * blocks * width * dtype.size
+        return min(32768 // -(-width // 32), -(-rows // 32))
 
     def batch_norm_staging(self, rows: int, channels: int, numbers: int) -> tuple[int, ...]:
         """``numbers`` floats per channel and block, and the semaphores, of a channels-last reduction over the rows

@@ -14,10 +14,9 @@ BEGIN, END = "<!-- accuracy: written by scripts/update_accuracy.py -->\n", "<!--
 
 def main() -> None:
     """Replace what is between the two marks."""
-    text = README.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
     block = renderer(".md")(accuracy_report(replay().to_dict()))
+    before, rest = README.read_text(encoding="utf-8").split(BEGIN)
+    _, after = rest.split(END)
     README.write_text(f"{before}{BEGIN}{block}{END}{after}", encoding="utf-8")
 
 

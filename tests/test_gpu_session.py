@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,34 @@ def test_a_worker_that_dies_or_hangs_is_an_error(session, monkeypatch, tmp_path,
     worker.stop()
 
 
+WORKER = """
+import json, pathlib, sys
+asked = pathlib.Path(__file__).with_name("asked")
+for line in sys.stdin:
+    with asked.open("a") as file:
+        file.write(line)
+    failed = json.loads(line)["bs"] == 2 and asked.read_text().count('"bs": 2') <= 2  # and once more on its own
+    print("ROW " + json.dumps({"error": "once"} if failed else {"allocated_bytes": 512}), flush=True)
+"""
+
+
+def test_a_session_goes_on_where_it_was_cut_off(session, monkeypatch, tmp_path):
+    (tmp_path / "worker.py").write_text(WORKER)
+    monkeypatch.setattr(session, "__file__", str(tmp_path / "worker.py"))
+    path, head = tmp_path / "steps.json", {"gpu": "t4", "driver": "580.1", "versions": {"torch": "2.14.1"}}
+    asked, ends = [{"bs": 1}, {"bs": 2}, {"bs": 3}], time.monotonic() + 60
+    assert session.rows_before(path, head) == []
+    session.measure_all(asked[:2], path, head, [], ends)
+    before = session.rows_before(path, head)
+    assert [row["settings"] for row in before] == [{"bs": 1}]  # the other has no figure
+    rows = session.measure_all(asked, path, head, before, ends)
+    assert [row["settings"]["bs"] for row in rows] == [1, 2, 3]
+    assert json.loads(path.read_text())["rows"] == rows
+    assert (tmp_path / "asked").read_text().count('{"bs": 1}') == 1
+    with pytest.raises(ValueError, match="another GPU, driver or versions; give another folder"):
+        session.rows_before(path, {**head, "gpu": "l4"})
+
+
 def test_without_a_device_it_is_exit_4(tmp_path):
     done = subprocess.run(
         [sys.executable, str(SCRIPT), str(tmp_path / "out")], capture_output=True, text=True, check=False
@@ -72,7 +101,7 @@ def test_the_session_on_a_null_device(capfd, tmp_path):
     command = [sys.executable, str(SCRIPT), str(tmp_path), "--quick"]
     assert main(["null", "--gpu", "rtx4090", "--json", "--", *command]) == 0
     captured = capfd.readouterr()
-    assert "3 configurations in" in captured.err
+    assert "3 configurations, the last after" in captured.err
     steps = json.loads((tmp_path / "steps.json").read_text())
     assert steps["gpu"] == "rtx4090"
     assert ["error" in row for row in steps["rows"]] == [False, False, True]

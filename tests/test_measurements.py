@@ -33,12 +33,6 @@ def test_forced_attention_kernels_are_among_them():
     assert {row["settings"].get("sdpa_kernel") for _, row in ROWS} >= {"flash", "efficient", "cudnn", "math"}
 
 
-#: Where reserved differs by one segment of 2 MiB, although every allocation is equal: not traced.
-ONE_SEGMENT = {
-    ("t4", "swin_tiny_patch4_window7_224 bs=6 precision=pure-bf16 loop=trainer res=448 attn=sdpa drop_path=0.2"),
-}
-
-
 def differences(gpu, row):
     """Estimate less measurement: the allocated peak, that of every phase and of the first step, and reserved."""
     estimate = vitmem.estimate(**row["settings"], gpu=gpu)
@@ -52,5 +46,4 @@ def differences(gpu, row):
 @pytest.mark.parametrize(("gpu", "row"), ROWS, ids=[f"{gpu} {title(row)}" for gpu, row in ROWS])
 def test_what_the_allocator_hands_out_and_reserves(gpu, row):
     allocated, reserved, others = differences(gpu, row)
-    assert (allocated, set(others)) == (0, {0})
-    assert reserved == (-(2**21) if (gpu, title(row)) in ONE_SEGMENT else 0)
+    assert (allocated, set(others), reserved) == (0, {0}, 0)

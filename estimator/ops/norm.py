@@ -6,8 +6,8 @@ from math import prod
 
 from ..engine.autocast import cast_to_float32
 from ..engine.autograd import Saved, record
-from ..engine.run import Storage
-from ..engine.tensor import Tensor
+from ..engine.run import Run, Storage
+from ..engine.tensor import Shape, Tensor
 from ..units import DType
 
 __all__ = ["layer_norm", "rms_norm"]
@@ -39,14 +39,31 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int 
         assert grad is not None
         copies = [_contiguous_copy(saved[0])]
         grad_x = Tensor.empty(run, shape, saved[0].dtype) if wants[0] else None
-        grad_weight = Tensor.empty(run, shape[len(rows) :], affine) if wants[1] and affine else None
-        grad_bias = Tensor.empty(run, shape[len(rows) :], affine) if wants[2] and affine else None
-        copies.append(_contiguous_copy(grad))
-        workspace = run.workspace(run.kernels.layer_norm_backward(prod(rows), prod(shape[len(rows) :]), saved[0].dtype))
-        del copies, workspace
-        return grad_x, grad_weight, grad_bias
+        inner = shape[len(rows) :]
+        blocks = run.kernels.layer_norm_blocks(prod(rows), prod(inner)) if affine else 0
+        wanted = [affine is not None and want for want in wants[1:]]
+        if blocks and affine:
+            results = run.workspace(*(prod(inner) * affine.size for want in wanted if want))
+            copies.append(_contiguous_copy(grad))
+            partial = run.workspace(*(blocks * prod(inner) * affine.size for want in wanted if want))
+            made = [_sum_of_blocks(run, inner, affine, blocks, results) if want else None for want in wanted]
+            del partial
+        else:
+            made = [Tensor.empty(run, inner, affine) if want and affine else None for want in wanted]
+            copies.append(_contiguous_copy(grad))
+        del copies
+        return grad_x, *made
 
     return record(out, (wide, weight, bias), backward, (wide, mean, rstd))
+
+
+def _sum_of_blocks(run: Run, shape: Shape, dtype: DType, blocks: int, results: list[Storage]) -> Tensor:
+    """``dgamma_blocks.sum(0)`` in the place of the first of ``results``, which goes when the sum is there."""
+    out = Tensor.empty(run, shape, dtype)
+    width = prod(shape)
+    scratch = run.workspace(*run.kernels.sum_scratch((blocks, width), (width, 1), (1, width)))
+    del scratch, results[0]
+    return out
 
 
 def _statistics_dtype(x: Tensor, weight: Tensor | None) -> DType:
