@@ -28,8 +28,7 @@ def last_that(
         low, high = (place, high) if does else (low, place)
         tries += 1
         if further is not None and tries <= _MOST_ESTIMATES:
-            step = further(place)
-            place += max(step, 1) if does else min(step, -1)
+            place += further(place)
         elif low < first or high > last:
             place += stride if does else -stride
             stride *= 2

@@ -100,7 +100,7 @@ def test_offload_moves_the_update_to_the_host() -> None:
     assert here.traffic.host_link_bytes == here.traffic.host_memory_bytes == 0
     assert there.traffic.host_memory_bytes == pytest.approx(30 * num_parameters(), rel=1e-4)
     assert there.traffic.host_link_bytes == pytest.approx(8 * num_parameters() / 4, rel=1e-4)
-    assert there.optimizer_bytes < here.optimizer_bytes
+    assert there.optimizer_bytes < here.optimizer_bytes / 100
 
 
 def test_what_nothing_hides_takes_time_by_the_link() -> None:

@@ -15,7 +15,7 @@ from vitmem.report.estimate import estimate_report
 from vitmem.report.folding import fold
 from vitmem.report.formats import renderer, suffixes
 from vitmem.report.layout import lines_of
-from vitmem.report.tables import Report, Table, format_cell
+from vitmem.report.tables import Column, Report, Table, format_cell
 from vitmem.report.terminal import draw
 
 REPORTS = {
@@ -189,3 +189,15 @@ def test_a_layer_that_only_one_side_has_is_shown() -> None:
 def test_warnings_come_before_assumptions() -> None:
     report = estimate_report(dataclasses.replace(make_estimate(), warnings=("careful",)))
     assert [notes.title for notes in report.notes if notes.lines] == ["Warnings", "Assumptions", "Not modelled"]
+
+
+def test_a_long_name_goes_on_below_from_word_to_word() -> None:
+    columns = (Column(name="plan"), Column(name="reserved", kind="bytes"))
+    name = "1  32 x 1, fp16, adamw_torch_fused, 11 blocks checkpointed, expandable segments, 8 GPUs (ddp), and so on"
+    table = Table(name="plans", title="Plans", columns=columns, rows=((name, 2**30),))
+    report = Report(headline="A.", subtitle=(), tables=(table,), notes=(), document={})
+    lines = ["".join(span.text for span in line) for line in lines_of(report, width=60)]
+    assert max(map(len, lines)) <= 60
+    rule = next(place for place, line in enumerate(lines) if "\N{BOX DRAWINGS LIGHT HORIZONTAL}" in line)
+    below = [line.replace("1.00 GiB", "").split() for line in lines[rule + 1 :]]
+    assert [word for words in below for word in words] == name.split()
