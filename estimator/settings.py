@@ -70,12 +70,13 @@ _TEXTS = {
     "model": "google/vit-base-patch16-224",
     "gpu": "a100-40g",
     "memory": "24GiB",
+    "wrap_layers": "ViTLayer",
     "alloc_conf": "expandable_segments:True",
     "torch": "{}.{}".format(*NEWEST),
 }
 
 #: Switches that are the loop's own where they are left open.
-_SWITCHES = ("pin_memory",)
+_SWITCHES = ("pin_memory", "reshard_after_forward")
 
 _RESOLUTION = re.compile(r"(\d+)(?:x(\d+))?", re.ASCII)
 
@@ -153,6 +154,8 @@ class TrainSettings:
     gpus: int = 1
     parallel: Parallel | None = None
     offload: Offload = "none"
+    reshard_after_forward: bool | None = None
+    wrap_layers: str | None = None
     gpu: str | None = None
     memory: str | None = None
     alloc_conf: str | None = None

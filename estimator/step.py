@@ -7,13 +7,12 @@ from contextlib import contextmanager
 
 from . import ops
 from .engine import Autocast, Module, Repeats, Run, Scope, Tensor, backward
-from .engine.autograd import ones_like
+from .engine.autograd import AccumulateGrad, ones_like
 from .errors import InvalidRequest
 from .families import Plan
 from .kernels import Kernels
 from .ledger import Ledger
 from .lora import frozen_rows, is_trained, lora_of
-from .ops.clip import clip_grad_norm
 from .optimizers import Group, States, optimizer_of
 from .parallel import strategy_of
 from .settings import TrainSettings
@@ -48,6 +47,7 @@ class Step:
         self.autocast_dtype = AUTOCAST_DTYPES.get(settings.precision)
         self.image_dtype = self.dtype
         strategy = strategy_of(settings)
+        self.scales = self.autocast_dtype is DType.float16 and not strategy.updates  # else the engine does by itself
         if strategy.casts_model and self.autocast_dtype is not None:
             self.dtype, self.autocast_dtype = self.autocast_dtype, None
         self.image_size = plan.image_size
@@ -97,9 +97,15 @@ class Step:
 
     @property
     def updated(self) -> dict[str, Tensor]:
-        """The parameters that get a gradient: an optimizer makes no state for the others."""
+        """What an optimizer updates of the parameters that get a gradient: it makes no state for the others."""
         left_out = self.scope.unused.union(self.without_gradient)
-        return {name: tensor for name, tensor in self.trained.items() if name not in left_out}
+        return {name: self.strategy.leaf(p) for name, p in self.trained.items() if name not in left_out}
+
+    @property
+    def _leaves(self) -> list[AccumulateGrad]:
+        """Where the gradients are that are clipped and freed."""
+        leaves = [self.strategy.leaf(p).accumulator for p in self.trained.values()]
+        return [leaf for leaf in leaves if leaf is not None]
 
     @property
     def updated_never(self) -> tuple[str, ...]:
@@ -168,7 +174,7 @@ class Step:
 
     def backward(self, loss: Tensor) -> None:
         """``loss.backward()``, through the scaler for fp16."""
-        if self.autocast_dtype is DType.float16 and not self.scaler:
+        if self.scales and not self.scaler:
             self.scaler = self.scalars(2)
         if not loss.requires_grad:
             raise InvalidRequest("nothing that is trained gets a gradient; leave out --checkpoint-reentrant")
@@ -185,7 +191,7 @@ class Step:
 
     def unscale(self) -> Tensor | None:
         """``GradScaler.unscale_``, line by line: gradients in place; the device's copy of found_inf stays."""
-        if not self.scaler:
+        if not self.scaler or self.strategy.updates_on_host:
             return None
         double = Tensor.empty(self.run, (), DType.float64)
         reciprocal = Tensor.empty(self.run, (), DType.float64)
@@ -193,19 +199,20 @@ class Step:
         (inv_scale,) = self.scalars(1)
         del reciprocal
         found_inf, per_device_found_inf, per_device_inv_scale = self.scalars(3)
-        del inv_scale, found_inf, per_device_inv_scale
+        over_ranks = self.scalars(self.strategy.divides_gradients)
+        del over_ranks, inv_scale, found_inf, per_device_inv_scale
         return per_device_found_inf
 
     def check_inf(self) -> Tensor:
         """``GradScaler._check_inf_per_device``: a fused implementation unscales by itself."""
         dummy_inv_scale, found_inf, per_device_found_inf, per_device_inv_scale = self.scalars(4)
-        del dummy_inv_scale, found_inf, per_device_inv_scale
+        over_ranks = self.scalars(self.strategy.divides_gradients)
+        del over_ranks, dummy_inv_scale, found_inf, per_device_inv_scale
         return per_device_found_inf
 
     def clip_grad_norm(self) -> Tensor:
         """Trainer's clipping to ``max_grad_norm``."""
-        grads = [p.accumulator.grad for p in self.trained.values() if p.accumulator and p.accumulator.grad]
-        return clip_grad_norm(grads)
+        return self.strategy.clip_grad_norm([leaf.grad for leaf in self._leaves if leaf.grad is not None])
 
     def construct_optimizer(self, groups: list[Group]) -> None:
         """What an optimizer makes before the first step, for the parameters that it is handed."""
@@ -219,6 +226,8 @@ class Step:
 
         A fused implementation is handed found_inf and, if the gradients are still scaled, the scale.
         """
+        if self.strategy.updates_on_host:
+            return
         handed = self.scalars(1 + scaled) if self.scaler and self.optimizer.takes_scaler else []
         self.optimizer.step(groups, self._states)
         del handed
@@ -255,6 +264,5 @@ class Step:
 
     def zero_grad(self) -> None:
         """``zero_grad(set_to_none=True)``."""
-        for parameter in self.trained.values():
-            assert parameter.accumulator is not None
-            parameter.accumulator.grad = None
+        for leaf in self._leaves:
+            leaf.grad = None

@@ -10,6 +10,7 @@ from typing import Any
 
 from .config_file import read_json
 from .errors import InvalidRequest, NotModelled
+from .fsdp_arguments import fsdp_settings
 
 __all__ = ["Reading", "read"]
 
@@ -62,6 +63,7 @@ def _reading(name: str, arguments: Mapping[str, Any]) -> Reading:
     if _checkpoints(arguments) and _is_reentrant(arguments):
         found["checkpoint_reentrant"] = (True, "use_reentrant")
     found |= {setting: (arguments[field], field) for field, setting in _SETTINGS.items() if field in arguments}
+    found |= fsdp_settings(name, arguments)
     return Reading(
         name=name,
         settings={setting: value for setting, (value, _) in found.items()},
@@ -123,6 +125,5 @@ _REFUSED: Mapping[str, Callable[[Any], str]] = {
     "optim_args": lambda value: "changes what the optimizer keeps; leave it out, or name the optimizer with --optim",
     "optim_target_modules": lambda value: "is not modelled; leave it out",
     "torch_empty_cache_steps": lambda value: "empties the allocator's cache within a step, which is not modelled",
-    "fsdp": lambda value: "is not modelled yet; leave it out",
     "use_cpu": lambda value: "trains on the CPU: there is no GPU memory to estimate",
 }

@@ -90,6 +90,9 @@ ROWS = (
         for precision in ("fp32", "bf16")
     ),
     *(Row("Swin", SWIN, engine, "bf16", ranks=4) for engine in ("ddp", "zero3")),
+    *(Row("ViT", VIT, "fsdp", precision) for precision in ("fp32", "bf16")),
+    Row("ViT", VIT, "fsdp", "bf16", ranks=4),
+    *(Row("Swin", SWIN, "fsdp", precision) for precision in ("fp32", "bf16")),
 )
 
 
@@ -122,7 +125,8 @@ def _made(row: Row) -> list[str]:
     on_host = played.step.strategy.host().get("offload_bytes", 0)
     peak = max(summary.tensor_peak.total_bytes for summary in played.steady) + on_host
     kinds = snapshot(played.ledger, played.replay.blocks, played.steady[-1].end.event)
-    ranks = measure_ranks(TrainSettings.of(**row.asked), deepspeed=row.deepspeed)
+    fsdp = {"version": 2} if row.engine == "fsdp" else None
+    ranks = measure_ranks(TrainSettings.of(**row.asked), deepspeed=row.deepspeed, fsdp=fsdp)
     found = BY_KIND.get(row.engine, _of_buffers)(ranks[0]["moments"]["rest"])
     of_both = [kinds.get(kind, 0) for kind in _KINDS], [found[kind] for kind in _KINDS]
     if on_host:  # by kind only where device and host can be told apart

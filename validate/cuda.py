@@ -23,6 +23,7 @@ from vitmem.settings import TrainSettings
 from vitmem.units import parse_bytes
 
 from .build import Built, build_model, named_refusals
+from .distributed.one_rank import alone, first_of, shard
 from .events import PHASES
 from .loops import LOOPS, STEPS, Job, Recorder
 from .optim import make_optimizer
@@ -133,6 +134,8 @@ class CudaJob(Job):
     def autocast(self) -> AbstractContextManager[Any]:
         if self.settings.compile and self.settings.loop == "trainer":
             return nullcontext()  # accelerate compiles the model with autocast inside
+        if self.settings.parallel == "fsdp":
+            return nullcontext()  # FSDP casts what it gathers
         dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(self.settings.precision)
         return nullcontext() if dtype is None else torch.autocast(DEVICE, dtype=dtype)
 
@@ -203,10 +206,13 @@ def measure(settings: TrainSettings, *, num_steps: int = STEPS, watching: Watchi
     require_device()
     left = clean()
     retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-    built = build_model(settings, "cpu")
+    built = build_model(alone(settings), "cpu")
     peaks = Peaks()
-    with named_refusals(settings, "trained"), peaks.running_out(), kernel(settings):
-        built.model.to(DEVICE)
+    with named_refusals(settings, "trained"), peaks.running_out(), kernel(settings), first_of(settings):
+        if settings.parallel == "fsdp":
+            shard(built.model, settings)
+        else:
+            built.model.to(DEVICE)
         optimizer = make_optimizer(settings, built.model)
         recorder = watching(built, optimizer, peaks)
         with _compiling(settings, built) as (called, peaks.partition):

@@ -87,6 +87,12 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
         ("gpus", "N", "number of GPUs"),
         ("parallel", None, "data parallelism"),
         ("offload", None, "what lives in host memory"),
+        ("wrap_layers", "CLASS", "FSDP under Trainer: the class of blocks, as transformer_layer_cls_to_wrap names it"),
+        (
+            "reshard_after_forward",
+            None,
+            "FSDP: weights go between their forward and backward passes, as it does itself",
+        ),
         ("gpu", "NAME", "the GPU it must fit into"),
         ("memory", "SIZE", "the memory it must fit into, as 24GiB"),
         ("alloc_conf", "CONF", "PYTORCH_CUDA_ALLOC_CONF, as expandable_segments:True"),

@@ -20,7 +20,7 @@ __all__ = ["command"]
 
 #: Settings whose values are text, though they look like numbers, and those whose single value may hold commas.
 _TEXTS = frozenset({"torch", "memory"})
-_NEVER_A_LIST = frozenset({"alloc_conf", "lora_targets", "training_args", "deepspeed"})
+_NEVER_A_LIST = frozenset({"alloc_conf", "lora_targets", "training_args", "deepspeed", "wrap_layers"})
 
 
 @click.command("sweep", cls=SectionedCommand)

@@ -7,6 +7,7 @@ tensors die. A family written like its library's ``forward`` therefore keeps and
 from .autograd import Node, backward, record, record_all
 from .module import Module, Scope, own_first
 from .repeat import Repeats
+from .resizable import Resizable
 from .run import Autocast, Run, Storage
 from .stretch import NotRepeatable
 from .tensor import Tensor, contiguous_strides
@@ -17,6 +18,7 @@ __all__ = [
     "Node",
     "NotRepeatable",
     "Repeats",
+    "Resizable",
     "Run",
     "Scope",
     "Storage",

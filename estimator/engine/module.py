@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..units import DType
@@ -159,10 +159,13 @@ class Module:
     binds_keywords = False
     #: Set where equal blocks share one play.
     repeats: Repeats | None = None
+    #: What runs around ``forward``, inside a checkpoint: called with the module and its arguments.
+    around: Callable[[Module, tuple[Any, ...]], Any] | None = None
 
     def __init__(self, scope: Scope) -> None:
         self.run = scope.run
         self.layer = scope.layer
+        self.path = scope.path
 
     def __call__(self, *args: Any) -> Any:
         return self.play(args) if self.repeats is None else self.repeats(self, args)
@@ -179,7 +182,7 @@ class Module:
         outer, run.layer = run.layer, self.layer
         if run.module_hook is not None:
             run.module_hook(self, True)
-        result = self.forward(*args)
+        result = self.forward(*args) if self.around is None else self.around(self, args)
         if run.module_hook is not None:
             run.module_hook(self, False)
         run.layer = outer

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["signature"]
 
-_PLACE = frozenset({"layer", "run", "repeats"})
+_PLACE = frozenset({"layer", "path", "run", "repeats"})
 
 
 def signature(module: Module, parameters: list[Tensor]) -> Any:

@@ -58,6 +58,6 @@ class Wrappable(Module):
         if self.adapter is None:
             return result
         dtype = result.dtype
-        x = to(x, self.run.adapter_dtype)
+        x = to(x, self.adapter.a.dtype)
         result = ops.add(result, self.adapter(x))
         return to(result, dtype)

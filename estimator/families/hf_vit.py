@@ -109,6 +109,7 @@ class Model(Module):
         self.layernorm = LayerNorm(scope.row("layernorm"), config.hidden_size)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
+        pixel_values = ops.to(pixel_values, self.embeddings.patch_embeddings.projection.weight.dtype)
         embedding_output = self.embeddings(pixel_values)
         hidden_states = embedding_output
         for layer in self.layers:

@@ -98,7 +98,8 @@ def scaled_update(step: Step, loop: Loop) -> None:
     """
     step.start("optimizer_step")
     clips = loop.clips(step.settings)
-    scaled = step.optimizer.takes_scaler and bool(step.scaler) and not clips
+    takes_scale = step.optimizer.takes_scaler and not step.strategy.updates_on_host
+    scaled = takes_scale and bool(step.scaler) and not clips
     found_inf = step.check_inf() if scaled else step.unscale()
     if clips:
         norm = step.clip_grad_norm()

@@ -68,9 +68,16 @@ def _loss(step: Step, x: Tensor, y: Tensor | None) -> Tensor:
     converted = to(logits, DType.float32) if step.autocast_dtype else logits
     del logits
     loss, converted, *others = step.strategy.outputs(loss, converted, *others)
-    loss = loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
     del converted, others
-    return loss
+    return _averaged(step, loss)
+
+
+def _averaged(step: Step, loss: Tensor) -> Tensor:
+    """What ``compute_loss`` and ``training_step`` do to a loss: by the number of micro-steps, or, where the model has
+    divided by the labels of all GPUs, by that of GPUs in place (``average_tokens_across_devices``)."""
+    if not step.model.takes_loss_kwargs:
+        return ops.mul(loss, 1.0)
+    return loss if step.settings.gpus == 1 or step.model.own_loss else ops.div_(loss)
 
 
 def _evaluate(step: Step) -> None:
@@ -111,7 +118,7 @@ def _smoothed_loss(step: Step, x: Tensor, labels: Tensor) -> Tensor:
     (logits,) = step.strategy.outputs(logits)
     num_items = named(step, "num_items") if step.model.takes_loss_kwargs else None
     loss = ops.label_smoother(logits, labels, num_items)
-    return loss if step.model.takes_loss_kwargs else ops.mul(loss, 1.0)
+    return _averaged(step, loss)
 
 
 def _smoothed_logits(step: Step, x: Tensor) -> Tensor:

@@ -10,11 +10,13 @@ from ..units import DType
 __all__ = ["clip_grad_norm"]
 
 
-def clip_grad_norm(grads: Sequence[Tensor]) -> Tensor:
+def clip_grad_norm(grads: Sequence[Tensor], *, sharded: bool = False) -> Tensor:
     """``clip_grad_norm_`` by foreach: one norm per gradient, type by type, their stack, the total
     (torch/nn/utils/clip_grad.py).
 
-    The kernel borrows one fp32 number for every 65536 elements of the largest, per gradient (ForeachReduceOp.cu).
+    Of ``sharded`` gradients the stack is raised, summed over the ranks and its root taken (torch 2.14,
+    distributed/tensor/_ops/_math_ops.py, ``_NormPartial``). The kernel borrows one fp32 number for every 65536 elements
+    of the largest, per gradient (ForeachReduceOp.cu).
     """
     run = grads[0].run
     dtypes = list(dict.fromkeys(grad.dtype for grad in grads))[::-1]  # as foreach sorts them, see ``by_dtype``
@@ -26,8 +28,10 @@ def clip_grad_norm(grads: Sequence[Tensor]) -> Tensor:
         norms += [Tensor.empty(run, (), own) for _ in alike]
         del per_chunk
     stacked = Tensor.empty(run, (len(norms),), dtype)
+    over_ranks = [Tensor.empty(run, stacked.shape, dtype) for _ in range(3 * sharded)]
+    del over_ranks[:2]
     total = Tensor.empty(run, (), dtype)
-    del norms, stacked
+    del over_ranks, stacked, norms
     raised, reciprocal, coefficient = (Tensor.empty(run, (), dtype) for _ in range(3))
     del raised, reciprocal
     clamped = Tensor.empty(run, (), dtype)

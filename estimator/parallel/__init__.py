@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import NotModelled
 from .ddp import DDP
+from .fsdp import FSDP
 from .strategy import Strategy
 from .zero import Zero1, Zero2
 from .zero3 import Zero3
@@ -22,6 +23,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
     "zero1": Zero1,
     "zero2": Zero2,
     "zero3": Zero3,
+    "fsdp": FSDP,
 }
 
 

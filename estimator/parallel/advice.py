@@ -1,4 +1,4 @@
-"""What a DeepSpeed configuration costs on a small model, and what to write instead."""
+"""What an engine's configuration costs on a small model, and what to write instead."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InvalidRequest
 from ..units import format_bytes
+from .fsdp_advice import fsdp_advice
 from .rivals import peak_of
 from .zero_config import ZeroConfig, hidden_size
 
@@ -18,8 +19,10 @@ __all__ = ["advice"]
 
 
 def advice(step: Step) -> tuple[str, ...]:
-    """On the step of resolved settings with ZeRO; nothing without."""
+    """On the step of resolved settings with ZeRO or FSDP; nothing without."""
     parallel = step.settings.parallel or ""
+    if parallel == "fsdp":
+        return tuple(fsdp_advice(step))
     if not parallel.startswith("zero"):
         return ()
     config = ZeroConfig.of(step.settings, step.plan)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..engine import Tensor
 from ..errors import InvalidRequest, NotModelled
 from ..generations import Torch
+from ..ops.clip import clip_grad_norm
 from ..units import DType
 from .traffic import Traffic
 
@@ -20,7 +21,10 @@ __all__ = ["Strategy", "refuse_together"]
 
 
 def refuse_together(settings: TrainSettings) -> None:
-    """What is not modelled with any engine on several GPUs."""
+    """What is not modelled with any engine on several GPUs, or is another engine's."""
+    for name in ("reshard_after_forward", "wrap_layers"):
+        if getattr(settings, name) is not None and settings.parallel != "fsdp":
+            raise InvalidRequest(f"{name} is FSDP's; add --parallel fsdp, or leave it out")
     if settings.gpus > 1 and not Torch.parse(settings.torch).is_newest:
         raise NotModelled(f"several GPUs are modelled for the newest torch only, not for {settings.torch}")
 
@@ -34,8 +38,10 @@ class Strategy:
     casts_model = False
     #: Whether equal blocks share one play: a hook on every gradient has to see all of them.
     shares_blocks = True
-    #: Whether the engine clips and updates by itself.
+    #: Whether the engine scales losses, clips and updates by itself.
     updates = False
+    #: Whether what is found in gradients is summed over the ranks: found_inf, norms.
+    divides_gradients = False
 
     #: The values of ``--offload`` that a recommendation tries.
     offloads: tuple[str, ...] = ()
@@ -87,6 +93,19 @@ class Strategy:
 
     def after_backward(self) -> None:
         """A backward pass has ended."""
+
+    def leaf(self, parameter: Tensor) -> Tensor:
+        """What the optimizer is handed for a parameter of the model."""
+        return parameter
+
+    def clip_grad_norm(self, grads: Sequence[Tensor]) -> Tensor:
+        """``clip_grad_norm_`` of all gradients."""
+        return clip_grad_norm(grads, sharded=self.divides_gradients)
+
+    @property
+    def updates_on_host(self) -> bool:
+        """Whether gradients and what the optimizer keeps are in host memory."""
+        return False
 
     def update(self) -> None:
         """``optimizer.step()`` where the engine ``updates``."""

@@ -93,7 +93,7 @@ def measure(
     if settings.precision == "fp16" and document is None and not on_gpu:
         settings, notes = dataclasses.replace(settings, precision="bf16"), (*notes, _AS_BF16)
     asked: dict[str, Any] = {"deepspeed": document, "on_gpu": on_gpu, "memory_bytes": memory_bytes}
-    asked |= {**_evaluation(settings, engine), **extra}
+    asked |= {"fsdp": _fsdp(settings) if engine == "fsdp" else None, **_evaluation(settings, engine), **extra}
     if world is None:
         ranks = measure_ranks(settings, timeout_s=timeout_s, **asked)
     else:
@@ -161,6 +161,12 @@ def most_loaded(ranks: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     return max(
         (peaks for peaks in ranks if max(peaks.values()) >= _SAME * highest), key=lambda peaks: sum(peaks.values())
     )
+
+
+def _fsdp(settings: TrainSettings) -> dict[str, Any]:
+    """``fsdp_config``."""
+    reshards = settings.reshard_after_forward
+    return {"version": 2, **({} if reshards is None else {"reshard_after_forward": reshards})}
 
 
 def _document(settings: TrainSettings, stage: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from torch import Tensor
 from vitmem.settings import TrainSettings
 
 from ..build import build_model
+from . import fsdp
 from .rank import answered, gathered, witness
 from .storages import Storages, loading
 
@@ -30,7 +31,7 @@ __all__ = ["main"]
 STEPS = 5
 FIRST_STEADY = 2
 #: A request is a few settings, none of which the model's builder needs to know.
-_OF_THE_ENGINE = {"gpus": 1, "parallel": None, "offload": "none"}
+_OF_THE_ENGINE = {"gpus": 1, "parallel": None, "offload": "none", "reshard_after_forward": None, "wrap_layers": None}
 
 
 class _Images(torch.utils.data.Dataset[Mapping[str, Any]]):
@@ -105,8 +106,12 @@ def _trainer(settings: TrainSettings, request: Mapping[str, Any], watch: Watch, 
     from transformers import TrainingArguments
 
     built = build_model(settings, "cpu")
-    options = {"output_dir": folder, **_arguments(settings, request), **request.get("arguments", {})}
+    sharded = request.get("fsdp")
+    engine: dict[str, Any] = {"fsdp": True, "fsdp_config": fsdp.options(built.model, sharded)} if sharded else {}
+    options = {"output_dir": folder, **_arguments(settings, request), **engine, **request.get("arguments", {})}
     arguments = TrainingArguments(**options)
+    if sharded and not request.get("on_gpu"):
+        fsdp.as_if_on_gpus()
     if not request.get("on_gpu"):
         arguments.__dict__["_setup_devices"] = torch.device("cpu")  # with an index every .to() would be a copy
     images = request.get("train_samples") or settings.bs * settings.accum * STEPS * 64
@@ -202,7 +207,7 @@ def _arguments(settings: TrainSettings, request: Mapping[str, Any]) -> dict[str,
         disable_tqdm=True,
         dataloader_pin_memory=False,
         **_evaluating(settings, request),
-        **{name: value for name in ("deepspeed", "fsdp", "fsdp_config") if (value := request.get(name))},
+        deepspeed=request.get("deepspeed"),
     )
 
 

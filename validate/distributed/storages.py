@@ -13,6 +13,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -70,6 +71,8 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes again, for what the rank has of it
         result = func(*args, **(kwargs or {}))
         if not self.follows or func is torch.ops.aten.split.Tensor:  # of a buffer that gloo made for its reduce_scatter
             return result

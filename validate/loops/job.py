@@ -90,6 +90,12 @@ class Job:
     def empty_cache(self) -> None:
         """``torch.cuda.empty_cache()``, where there is an allocator with a cache."""
 
+    def synchronise(self, *, last: bool) -> None:
+        """accelerate's ``no_sync`` for all micro-steps but the ``last``, where FSDP trains."""
+        if self.settings.parallel == "fsdp":
+            model: Any = self.model
+            model.set_requires_gradient_sync(last)
+
     def load(self) -> None:
         """The checkpoint's state goes to the device tensor by tensor; weights are copied into those that are there."""
         if self.checkpoint is not None:

@@ -39,6 +39,7 @@ def run_trainer(job: Job, recorder: Recorder) -> None:
                 loss = _trainer_loss(job, inputs, num_items)
                 recorder.forward_ended(loss)
             job.zero("before-backward", micro_step)
+            job.synchronise(last=micro_step == len(batches) - 1)
             with recorder.during("backward"):
                 backward(scaler.scale(loss))
                 recorder.backward_ended()
@@ -58,8 +59,11 @@ def _fetch(job: Job, sizes: tuple[int, ...]) -> tuple[list[dict[str, Tensor]], T
     for size in sizes:
         images, labels = job.batch(size)
         batches.append({"pixel_values": images} if labels is None else {"pixel_values": images, "labels": labels})
-    num_items = sum((batch["labels"].ne(-100).sum() for batch in batches if "labels" in batch), start=0)
-    return batches, num_items if isinstance(num_items, Tensor) else None
+    counted = sum((batch["labels"].ne(-100).sum() for batch in batches if "labels" in batch), start=0)
+    num_items = counted if isinstance(counted, Tensor) else None
+    if num_items is not None and job.settings.gpus > 1:
+        num_items = num_items / 1  # of all ranks, divided by the number of devices that share a batch
+    return batches, num_items
 
 
 def _trainer_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None) -> Tensor:
@@ -71,7 +75,11 @@ def _trainer_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None)
         outputs = job.model(**({"pixel_values": inputs["pixel_values"]} if smoothing else inputs), **extra)
     outputs = to_fp32(job, outputs)
     loss: Tensor = smoothed_loss(outputs, labels, smoothing, extra) if smoothing else outputs["loss"]
-    return loss if job.built.takes_num_items else loss / job.settings.accum
+    if not job.built.takes_num_items:
+        return loss / job.settings.accum
+    if job.settings.gpus > 1 and "labels" in inputs:
+        loss *= job.settings.gpus  # average_tokens_across_devices
+    return loss
 
 
 def _clip(job: Job, scaler: torch.amp.GradScaler) -> Tensor:

@@ -97,8 +97,9 @@ def _add(kept: Tensor | None, new: Tensor) -> Tensor:
 
 
 def to_fp32(job: Job, outputs: Any) -> Any:
-    """accelerate's ``convert_to_fp32``: 16-bit outputs get a copy."""
-    return {name: _copied(value) for name, value in outputs.items()} if job.settings.precision in _MIXED else outputs
+    """accelerate's ``convert_to_fp32``: 16-bit outputs get a copy, but not FSDP2's, which it does not wrap so."""
+    converts = job.settings.precision in _MIXED and job.settings.parallel != "fsdp"
+    return {name: _copied(value) for name, value in outputs.items()} if converts else outputs
 
 
 def _copied(value: Any) -> Any:
