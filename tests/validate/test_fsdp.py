@@ -6,6 +6,7 @@ import json
 
 import pytest
 from vitmem.cli import main
+from vitmem.device import CPU
 from vitmem.errors import NotModelled
 from vitmem.pipeline import resolved
 from vitmem.play import Played
@@ -25,7 +26,7 @@ _STATES = ("parameters", "gradients", "optimizer_state", "buffers")
 
 def figures(settings):
     """The estimate's bytes by kind at the end of the backward pass, and its peaks."""
-    played = Played(*resolved(settings))
+    played = Played(*resolved(settings), CPU.gpu)
     peaks = {}
     for summary in played.steady:
         peaks[summary.name] = max(peaks.get(summary.name, 0), summary.tensor_peak.total_bytes)
@@ -46,8 +47,8 @@ def figures(settings):
                 {**WIDE, "accum": 2, "precision": "bf16"},
                 {**WIDE, "grad_checkpointing": True, "bs": 8},
                 {**WIDE, "reshard_after_forward": False},
-                {**SWIN, "sdpa_kernel": "math"},  # the CPU's kernel for a mask that wants a gradient
-                {**SWIN, "sdpa_kernel": "math", "precision": "bf16", "bs": 1},
+                SWIN,
+                {**SWIN, "precision": "bf16"},
                 DINO,
                 BEIT,
                 TIMM,
@@ -67,7 +68,7 @@ def test_ranks_hold_what_the_estimate_says(settings):
     end = ranks[0]["moments"]["backward_end"]
     assert {kind: end["kinds"][kind] for kind in _STATES} == {kind: kinds.get(kind, 0) for kind in _STATES}
     highest = {phase: max(rank["peaks"][phase] for rank in ranks) for phase in peaks}
-    assert highest == {phase: pytest.approx(peak, rel=0.02) for phase, peak in peaks.items()}
+    assert highest == {phase: pytest.approx(peak, rel=0.001) for phase, peak in peaks.items()}
     for rank in ranks[1:]:  # the first has the most of everything that is divided
         assert all(
             rank["moments"]["rest"]["kinds"][kind] <= ranks[0]["moments"]["rest"]["kinds"][kind] for kind in _STATES

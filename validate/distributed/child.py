@@ -81,7 +81,7 @@ class Watch:
         for kind, found in kinds.items():
             totals[kind] = sum(size for key, size in found.items() if key not in known)
             known |= found.keys()
-        others = sorted((size, op) for key, (size, op) in follow.live.items() if key not in known)
+        others = sorted((size, op) for key, (size, op) in list(follow.live.items()) if key not in known)
         self.moments[moment] = {"total": follow.total, "kinds": totals, "others": others[::-1]}
 
 
