@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,21 +17,9 @@ from vitmem.settings import TrainSettings
 pytest.importorskip("transformers")
 pytest.importorskip("datasets")
 
-from written import planned
+from written import CONFIGS, OFFLINE, planned, settings_in
 
 RUNNER = Path(__file__).with_name("written_runs.py")
-OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-SIZES = {"image_size": 32, "patch_size": 8, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
-STAGES = {"image_size": 64, "embed_dim": 16, "depths": [1, 2], "num_heads": [2, 4], "window_size": 4}
-#: Configurations of transformers' families, as small as they get.
-CONFIGS = {
-    "vit": {**SIZES, "intermediate_size": 64},
-    "deit": {**SIZES, "intermediate_size": 64},
-    "dinov2": {**SIZES, "mlp_ratio": 2},
-    "beit": {**SIZES, "intermediate_size": 64, "use_relative_position_bias": True},
-    "swin": STAGES,
-    "swinv2": STAGES,
-}
 SWIN = {"model": "swin_tiny_patch4_window7_224", "res": 64, "window": 4, "dim": 24}
 #: Settings by name; ``hf`` stands for a folder with that family's configuration.
 TRAINER: dict[str, dict[str, Any]] = {
@@ -83,16 +70,6 @@ PLAIN: dict[str, dict[str, Any]] = {
     "probe": {"hf": "vit", "train": "linear-probe", "grad_checkpointing": True, "checkpoint_layers": 1},
     "frozen": {"hf": "vit", "freeze_layers": 1, "optim": "sgd-nesterov", "sdpa_kernel": "efficient"},
 }
-
-
-def settings_in(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """``given`` with a folder for its ``hf``."""
-    given = dict(given)
-    if (family := given.pop("hf", None)) is None:
-        return given
-    (folder / family).mkdir(exist_ok=True)
-    (folder / family / "config.json").write_text(json.dumps({"model_type": family, **CONFIGS[family]}))
-    return {"model": str(folder / family), **given}
 
 
 @pytest.fixture(scope="module")
@@ -183,40 +160,6 @@ def test_a_recommended_plan_trains_on_a_folder_of_images(tmp_path: Path, images:
     assert "'eval_loss'" in done.stdout
     config = json.loads((tmp_path / "out" / "checkpoints" / "checkpoint-2" / "config.json").read_text())
     assert (config["hidden_size"], config["label2id"]) == (32, {"cat": 0, "dog": 1})
-
-
-@pytest.mark.slow
-def test_two_processes_run_the_plain_loop(tmp_path: Path) -> None:
-    """DistributedDataParallel with accumulation, the last update of which has fewer micro-steps."""
-    given = {"hf": "vit", "loop": "plain", "gpus": 2, "accum": 3, "ema": True, "precision": "fp32", "train_samples": 20}
-    write_plan(planned(**settings_in(tmp_path, given)), "8GiB", Folder(tmp_path / "out", force=False))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*launch, str(tmp_path / "out" / "train.py"), "--epochs", "1"],
-        env={**OFFLINE, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers = [line for line in done.stdout.splitlines() if line.startswith("evaluation: loss")]
-    assert len(answers) == 2
-    assert (tmp_path / "out" / "model.pt").is_file()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("stage", "more"), [(1, {"ema": True}), (2, {"train": "lora"}), (3, {})])
-def test_two_processes_train_with_the_deepspeed_file(tmp_path: Path, stage: int, more: dict[str, Any]) -> None:
-    pytest.importorskip("deepspeed")
-    zero = {"stage": stage, "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto"}
-    given = settings_in(tmp_path, {"hf": "vit", "gpus": 2, "precision": "bf16", **more})
-    plan = planned(**given, deepspeed={"zero_optimization": {**zero, "stage3_param_persistence_threshold": "auto"}})
-    write_plan(plan, "8GiB", Folder(tmp_path / "out", force=False))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    done = subprocess.run(
-        [*launch, str(tmp_path / "out" / "train.py"), "--max_steps", "2"],
-        env={**OFFLINE, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "'train_runtime'" in done.stdout
 
 
 @pytest.mark.slow

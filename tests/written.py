@@ -1,8 +1,11 @@
-"""Plans that are written without a search for them."""
+"""Plans that are written without a search for them, and models as small as they get."""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 from vitmem.advice.files import texts_of
@@ -10,6 +13,19 @@ from vitmem.advice.plan import Plan
 from vitmem.pipeline import resolved
 from vitmem.result import Peak
 from vitmem.settings import TrainSettings
+
+OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+SIZES = {"image_size": 32, "patch_size": 8, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+STAGES = {"image_size": 64, "embed_dim": 16, "depths": [1, 2], "num_heads": [2, 4], "window_size": 4}
+#: Configurations of transformers' families, as small as they get.
+CONFIGS = {
+    "vit": {**SIZES, "intermediate_size": 64},
+    "deit": {**SIZES, "intermediate_size": 64},
+    "dinov2": {**SIZES, "mlp_ratio": 2},
+    "beit": {**SIZES, "intermediate_size": 64, "use_relative_position_bias": True},
+    "swin": STAGES,
+    "swinv2": STAGES,
+}
 
 #: Figures that the files repeat, where no test looks at them.
 PEAK = Peak(**dict.fromkeys(Peak.__dataclass_fields__, 1))
@@ -45,3 +61,13 @@ def constants(script: str) -> dict[str, Any]:
             except ValueError:
                 found[node.targets[0].id] = ast.unparse(node.value)
     return found
+
+
+def settings_in(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """``given`` with a folder for its ``hf``."""
+    given = dict(given)
+    if (family := given.pop("hf", None)) is None:
+        return given
+    (folder / family).mkdir(exist_ok=True)
+    (folder / family / "config.json").write_text(json.dumps({"model_type": family, **CONFIGS[family]}))
+    return {"model": str(folder / family), **given}

@@ -14,16 +14,20 @@ __all__ = ["refuse"]
 
 #: transformers 5.24 asks for it.
 _OLDEST_TORCH = (2, 6)
+_NO_FSDP: Mapping[str, tuple[tuple[Any, ...], str]] = dict.fromkeys(
+    ("reshard_after_forward", "wrap_layers"), ((None,), "it is FSDP's under the Trainer")
+)
 #: A setting, the values that a loop's files can say, and the reason why no other.
 _ONLY: Mapping[str, Mapping[str, tuple[tuple[Any, ...], str]]] = {
     "trainer": {
         "zero_grad": ((None, "after-step"), "the Trainer frees gradients after its step"),
         "mixup": ((False,), "the Trainer has no loss for mixed targets"),
-        "parallel": ((None, "none", "ddp", "zero1", "zero2", "zero3"), "no configuration of it is written yet"),
+        "parallel": ((None, "none", "ddp", "zero1", "zero2", "zero3", "fsdp"), "no configuration of it is written"),
     },
     "plain": {
         "parallel": ((None, "none", "ddp"), "the plain loop runs on DistributedDataParallel or alone"),
         "eval_accum": ((None,), "it is the Trainer's"),
+        **_NO_FSDP,
     },
     "timm": {
         "train": (("full",), "timm's train.py trains the whole model"),
@@ -32,6 +36,7 @@ _ONLY: Mapping[str, Mapping[str, tuple[tuple[Any, ...], str]]] = {
         "zero_grad": ((None, "after-step"), "timm's train.py frees gradients after its step"),
         "sdpa_kernel": (("auto",), "timm's train.py leaves the kernel to PyTorch"),
         "parallel": ((None, "none", "ddp"), "timm's train.py runs on DistributedDataParallel or alone"),
+        **_NO_FSDP,
         "prefetch": ((None, 2), "timm's loader makes two batches ahead"),
         "train_samples": ((None,), "timm's train.py takes what the folder holds"),
     },

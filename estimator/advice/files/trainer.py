@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from . import building
+from . import building, fsdp
 from .ds_config import NAME as DS_CONFIG
 from .ds_config import document as ds_document
 from .launch import accelerate_yaml, env_sh, launch_sh, uses_accelerate
@@ -28,7 +28,7 @@ def texts(order: Order) -> Mapping[str, str]:
     if ds_config is not None:
         found[DS_CONFIG] = json.dumps(ds_config, indent=2) + "\n"
     if uses_accelerate(order):
-        found["accelerate.yaml"] = accelerate_yaml(order)
+        found["accelerate.yaml"] = fsdp.accelerate_yaml(order) if fsdp.is_used(order) else accelerate_yaml(order)
     flags = ["--training-args", "training_args.json", *(["--deepspeed", DS_CONFIG] if ds_config else [])]
     said = {"training_args": arguments(order), **({"deepspeed": ds_config} if ds_config else {})}
     return {
@@ -64,6 +64,8 @@ def arguments(order: Order) -> dict[str, Any]:
         "logging_steps": 10,
         "report_to": "none",
     }
+    if fsdp.is_used(order):
+        found |= fsdp.arguments(order)
     if settings.optim in MADE_FOR_TRAINER:
         del found["optim"]  # the script makes it
     return {name: value for name, value in found.items() if value is not None}
