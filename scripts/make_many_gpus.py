@@ -144,8 +144,11 @@ def _of_buffers(rest: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _of_zero3(rest: Mapping[str, Any]) -> dict[str, int]:
-    """Shards and gradients have no parameter: the largest empty buffer holds the shards, zeros are the gradients."""
-    shards, *buffers = sorted((size for size, op in rest["others"] if op == _EMPTY), reverse=True)
+    """Shards and gradients have no parameter: of the empty buffers the bucket is known by its size, the other holds the
+    shards; zeros are the gradients."""
+    empty = [size for size, op in rest["others"] if op == _EMPTY]
+    buffers = [size for size in empty if size % BUCKETS["reduce_bucket_size"] == 0]
+    shards = sum(empty) - sum(buffers)
     kinds = rest["kinds"]
     gradients = sum(size for size, op in rest["others"] if op == _ZEROS)
     return {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidRequest
 from ..units import format_bytes
 from .fsdp_advice import fsdp_advice
-from .rivals import peak_of
+from .rivals import following, peak_of
 from .zero_config import ZeroConfig, hidden_size
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ def _on_buckets(step: Step, config: ZeroConfig) -> Iterator[str]:
     if config.reduce_bucket_size <= numel:
         return
     settings, count = step.settings, 1 + (config.overlap_comm and config.stage < 3)
-    smaller = _smaller(step)
-    options = {**dict(settings.zero_options), "reduce_bucket_size": smaller}
-    needed = peak_of(step, settings)
-    fixed = peak_of(step, dataclasses.replace(settings, zero_options=tuple(options.items())))
+    smaller, same = _smaller(step), following(settings, getattr(step.strategy, "rank", 0))
+    options = {**dict(same.zero_options), "reduce_bucket_size": smaller}
+    needed = peak_of(step, same)
+    fixed = peak_of(step, dataclasses.replace(same, zero_options=tuple(options.items())))
     rivals = {"ddp": {"parallel": "ddp", "zero_options": ()}, "zero1": {"parallel": "zero1"}}
     less = [
         f"--parallel {name} needs {format_bytes(peak)}"

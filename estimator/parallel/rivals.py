@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..settings import TrainSettings
     from ..step import Step
 
-__all__ = ["most_loaded", "peak_of"]
+__all__ = ["following", "most_loaded", "peak_of"]
 
 #: Ranks whose peaks are so near are equal but for padding: their phases tell them apart.
 _SAME = 0.999
@@ -26,7 +26,7 @@ def peak_of(step: Step, settings: TrainSettings) -> int:
 
 def most_loaded(step: Step, ranks: Iterable[int]) -> int:
     """The rank with the highest peak; of those with the same, the one whose phases need most."""
-    found = {rank: allocated_peaks(_played(step, _following(step.settings, rank)), -1) for rank in ranks}
+    found = {rank: allocated_peaks(_played(step, following(step.settings, rank)), -1) for rank in ranks}
     highest = max(max(peaks.values()) for peaks in found.values())
     same = [rank for rank, peaks in found.items() if max(peaks.values()) >= _SAME * highest]
     return max(same, key=lambda rank: sum(found[rank].values()))
@@ -38,6 +38,7 @@ def _played(step: Step, settings: TrainSettings) -> Ledger:
     return play(step.plan, settings, step.run.kernels.gpu).run.ledger()
 
 
-def _following(settings: TrainSettings, rank: int) -> TrainSettings:
+def following(settings: TrainSettings, rank: int) -> TrainSettings:
+    """The settings with one rank to follow, whatever the others need."""
     options = {**dict(settings.zero_options), "rank": rank}
     return dataclasses.replace(settings, zero_options=tuple(options.items()))

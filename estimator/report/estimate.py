@@ -189,6 +189,8 @@ _HOST = (
 def _host(host: Mapping[str, int | None]) -> Table:
     columns = (Column(name="what"), Column(name="bytes", kind="bytes"))
     rows: list[tuple[Cell, ...]] = [(label, host.get(name)) for label, name in _HOST]
+    if host.get("offload_bytes"):
+        rows[0] = ("pinned, of the loader and what is offloaded", host.get("pinned_bytes"))
     if (gpus := host.get("node_gpus") or 1) > 1:
         rows.append((f"memory of a node's {gpus} GPUs together", host.get("node_bytes")))
     note = "Memory: at most, per GPU."
