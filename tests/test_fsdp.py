@@ -79,18 +79,20 @@ def test_what_stays_whole_is_not_gathered_again():
 
 def test_offload_leaves_nothing_of_the_states_on_the_gpu():
     found = estimate(offload="all")
-    assert found.states.optimizer_bytes == found.states.gradient_bytes == 0
+    states = found.states
+    assert (states.parameter_bytes, states.gradient_bytes, states.optimizer_bytes) == (0, 0, 0)
     share = found.model.num_parameters / 4
     assert 16 * share < found.host["offload_bytes"] < 24 * share  # shards and gradients in powers of two, two states
     assert found.host["pinned_bytes"] > 8 * share
 
 
 def test_the_last_micro_step_alone_divides_gradients_under_trainer():
-    once, twice = estimate(), estimate(accum=2)
-    whole = 2 * once.model.num_parameters
-    assert twice.peak.tensor_bytes - once.peak.tensor_bytes > 0.5 * whole
-    plain = [vitmem.estimate(**TIMM, parallel="fsdp", gpus=4, accum=accum) for accum in (1, 2)]
-    assert plain[1].peak.tensor_bytes - plain[0].peak.tensor_bytes < 0.5 * whole
+    once, twice = (estimate(gpus=64, bs=1, accum=accum) for accum in (1, 2))
+    whole, batch = 2 * once.model.num_parameters, 4 * 3 * 224 * 224 + 8
+    more = twice.peak.tensor_bytes - once.peak.tensor_bytes - batch
+    assert 0.7 * whole < more < whole
+    plain = [vitmem.estimate(**TIMM, parallel="fsdp", gpus=64, accum=accum) for accum in (1, 2)]
+    assert plain[1].peak.tensor_bytes - plain[0].peak.tensor_bytes < 0.3 * whole
 
 
 def test_tables_of_the_copies_by_hand():
