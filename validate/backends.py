@@ -76,12 +76,16 @@ def _cuda(run: Run) -> Measured:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """``tolerance`` holds unless the user says otherwise; on the ``host`` the estimate follows the CPU's rules."""
+    """``tolerance`` holds unless the user says otherwise; on the ``host`` the estimate follows the CPU's rules.
+
+    ``first_rank_of``: the engines of which it runs the first rank alone (:mod:`.distributed.one_rank`).
+    """
 
     measure: Callable[[Run], Measured]
     tolerance: float = DEFAULT_TOLERANCE
     host: bool = False
     has_allocator: bool = False
+    first_rank_of: frozenset[str] = frozenset()
 
 
 #: By the name that ``--backend`` takes.
@@ -89,7 +93,7 @@ BACKENDS: Mapping[str, Backend] = {
     "meta": Backend(measure=_meta),
     "cpu": Backend(measure=_cpu, tolerance=0.01, host=True),
     "cuda": Backend(measure=_cuda, has_allocator=True),
-    "null": Backend(measure=_null, has_allocator=True),
+    "null": Backend(measure=_null, has_allocator=True, first_rank_of=frozenset({"fsdp"})),
 }
 
 #: ``cpu`` for several GPUs: a process each.

@@ -85,8 +85,8 @@ def _engines(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:
     """All that divide states, each with buckets of a sensible size."""
     return [
         {"parallel": name, "zero_options": bucket_options(name, settings, known.plan, known.largest_parameter)}
-        for name in STRATEGIES
-        if name not in {"none", "ddp", settings.parallel}
+        for name, strategy in STRATEGIES.items()
+        if name not in {"none", "ddp", settings.parallel} and settings.gpus >= strategy.min_gpus
     ]
 
 

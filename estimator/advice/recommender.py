@@ -84,7 +84,7 @@ class _Search:
         """Ranked, with what each plan changes."""
         offers = _ranked(self.hunt.run())
         chosen = offers[:num_plans]
-        best = min((offer.seconds for _, offer in offers), default=1.0)
+        best = min((offer.seconds for _, offer in chosen), default=1.0)
         asked, hunt = self.asked, self.hunt
         return Recommendation(
             request=asked.to_dict(),

@@ -228,7 +228,8 @@ def _backend(name: str, settings: TrainSettings) -> Backend:
     if name == "auto":
         with real_libraries("validate runs the real model"):
             name = auto()
-    if settings.gpus == 1 and settings.parallel in {None, "none"}:
+    alone = settings.gpus == 1 and settings.parallel in {None, "none"}
+    if alone or settings.parallel in BACKENDS[name].first_rank_of:
         return BACKENDS[name]
     if name in _OF_RANKS:
         return _OF_RANKS[name]

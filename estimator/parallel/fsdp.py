@@ -45,6 +45,8 @@ class FSDP(Strategy):
     casts_model = True
     shares_blocks = False
     divides_gradients = True
+    min_gpus = 2
+    offloads = ("all",)
 
     def __init__(self, step: Step) -> None:
         super().__init__(step)
@@ -68,7 +70,7 @@ class FSDP(Strategy):
     def check(cls, settings: TrainSettings) -> None:
         """What it cannot do, and what is not modelled with it."""
         refuse_together(settings)
-        if settings.gpus == 1:
+        if settings.gpus < cls.min_gpus:
             raise InvalidRequest("FSDP divides a model among GPUs; add --gpus 2 or more")
         if settings.loop == "timm":
             raise NotModelled("timm's train.py has no FSDP; use --loop plain or trainer")

@@ -43,6 +43,8 @@ class Strategy:
     #: Whether what is found in gradients is summed over the ranks: found_inf, norms.
     divides_gradients = False
 
+    #: Fewer GPUs are refused.
+    min_gpus = 1
     #: The values of ``--offload`` that a recommendation tries.
     offloads: tuple[str, ...] = ()
     #: Among how many ranks the update is divided.

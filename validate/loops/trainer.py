@@ -67,7 +67,13 @@ def _fetch(job: Job, sizes: tuple[int, ...]) -> tuple[list[dict[str, Tensor]], T
 
 
 def _trainer_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None) -> Tensor:
-    """``training_step`` up to the backward pass."""
+    """``training_step`` up to the backward pass: what the model returned is gone when the loss is divided."""
+    loss = _compute_loss(job, inputs, num_items)
+    return loss if job.built.takes_num_items else loss / job.settings.accum
+
+
+def _compute_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None) -> Tensor:
+    """``compute_loss``."""
     extra = {"num_items_in_batch": num_items} if job.built.takes_num_items else {}
     smoothing = label_smoothing(job.settings) if "labels" in inputs else 0.0
     labels = inputs["labels"] if smoothing else None
@@ -75,9 +81,7 @@ def _trainer_loss(job: Job, inputs: dict[str, Tensor], num_items: Tensor | None)
         outputs = job.model(**({"pixel_values": inputs["pixel_values"]} if smoothing else inputs), **extra)
     outputs = to_fp32(job, outputs)
     loss: Tensor = smoothed_loss(outputs, labels, smoothing, extra) if smoothing else outputs["loss"]
-    if not job.built.takes_num_items:
-        return loss / job.settings.accum
-    if job.settings.gpus > 1 and "labels" in inputs:
+    if job.built.takes_num_items and job.settings.gpus > 1 and "labels" in inputs:
         loss *= job.settings.gpus  # average_tokens_across_devices
     return loss
 
