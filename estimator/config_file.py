@@ -58,8 +58,12 @@ def read_json(path: Path, expected: str = "a folder written by save_pretrained")
         raise InvalidRequest(f"{path} is not UTF-8 text") from error
     try:
         loaded = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except json.JSONDecodeError as error:
         raise InvalidRequest(f"{path} is not valid JSON: {str(error).splitlines()[0]}") from error
+    except ValueError as error:  # Python converts no number of more digits (sys.int_info)
+        raise InvalidRequest(f"{path} holds a whole number of thousands of digits, which is no setting") from error
+    except RecursionError as error:
+        raise InvalidRequest(f"{path} is nested too deeply; give {expected}") from error
     if not isinstance(loaded, dict):
         raise InvalidRequest(f"{path} holds no JSON object")
     return loaded
@@ -70,7 +74,7 @@ def _read_text(path: Path, expected: str) -> str:
         raise InvalidRequest(f"{path} is not a file; give {expected}")
     if path.stat().st_size > _MAX_CONFIG_BYTES:
         raise InvalidRequest(f"{path} is larger than 10 MB; give {expected}")
-    return path.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8-sig")
 
 
 def checked(model: str, name: str, value: Any, default: Any) -> Any:

@@ -18,16 +18,20 @@ __all__ = ["OPTIONS", "DeepSpeedFile", "read"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DeepSpeedFile(Reading):
-    """The settings, the ``options`` of ZeRO that are no setting, and ``notes`` on what the file asks for in vain."""
+    """The settings, the ``options`` of ZeRO that are no setting, ``notes`` on what the file asks for in vain, and the
+    ``batch``: images per update on all GPUs, where it is said."""
 
     options: tuple[tuple[str, int | str], ...] = ()
     notes: tuple[str, ...] = ()
+    batch: int | None = None
 
 
 def read(source: str | PathLike[str] | Mapping[str, Any]) -> DeepSpeedFile:
     """The settings in a JSON file or a mapping; raises ``NotModelled`` for what changes the memory in another way."""
     if isinstance(source, Mapping):
         return _reading("the DeepSpeed configuration", source)
+    if not isinstance(source, (str, PathLike)):
+        raise InvalidRequest(f"deepspeed {source!r} is not valid; name a JSON file, or give its content in braces")
     if not fspath(source).strip():
         raise InvalidRequest("deepspeed is empty; name the JSON that Trainer is given")
     path = Path(fspath(source))
@@ -35,12 +39,15 @@ def read(source: str | PathLike[str] | Mapping[str, Any]) -> DeepSpeedFile:
 
 
 def _reading(name: str, document: Mapping[str, Any]) -> DeepSpeedFile:
-    zero = document.get("zero_optimization")
-    if not isinstance(zero, Mapping) or zero.get("stage", 0) == 0:
+    zero = document.get("zero_optimization", {})
+    if isinstance(zero, Mapping) and zero.get("stage", 0) == 0:
         raise NotModelled(f"{name} asks for no ZeRO stage 1, 2 or 3 in zero_optimization; only these are modelled")
+    if zero is None:
+        raise InvalidRequest(f"{name}: zero_optimization null is not valid; it must be a section in braces")
     check_entries(name, document)
     if zero["stage"] not in {1, 2, 3}:
         raise InvalidRequest(f"{name}: zero_optimization.stage {zero['stage']!r} is not valid; it must be 1, 2 or 3")
+    batch = document.get("train_batch_size")
     found = dict(_settings(name, document, zero))
     return DeepSpeedFile(
         name=name,
@@ -48,6 +55,7 @@ def _reading(name: str, document: Mapping[str, Any]) -> DeepSpeedFile:
         fields={setting: field for setting, (_, field) in found.items()},
         options=tuple(_options(name, document, zero)),
         notes=tuple(_notes(name, document, zero)),
+        batch=None if batch in {None, AUTO} else int(batch),
     )
 
 
@@ -95,7 +103,7 @@ OPTIONS = (
 
 
 def _settings(name: str, document: Mapping[str, Any], zero: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "parallel", (f"zero{zero['stage']}", "zero_optimization.stage")
+    yield "parallel", (f"zero{int(zero['stage'])}", "zero_optimization.stage")
     yield "loop", ("trainer", name)
     parts = ("optimizer", "param") if zero["stage"] == 3 else ("optimizer",)
     on_host = [part for part in parts if _is_on_host(name, part, zero.get(f"offload_{part}"))]
@@ -107,7 +115,7 @@ def _settings(name: str, document: Mapping[str, Any], zero: Mapping[str, Any]) -
     for entry, setting in _NUMBERS.items():
         value = document.get(entry)
         if value is not None and value != AUTO:
-            yield setting, (value, entry)
+            yield setting, (int(value) if value == int(value) else value, entry)
     precisions = {entry: (document.get(entry) or {}).get("enabled") for entry in ("fp16", "bf16")}
     if all(value is True for value in precisions.values()):
         raise InvalidRequest(f"{name} has both fp16 and bf16; DeepSpeed takes one of them")

@@ -59,7 +59,7 @@ _AT_LEAST_ONE = (
 )
 _AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers", "workers")
 #: Beyond these an estimate would take minutes, and nobody trains so.
-_AT_MOST = {"accum": 100_000, "depth": 1_000}
+_AT_MOST = {"accum": 100_000, "depth": 1_000, "gpus": 65_536}
 _RATES = ("dropout", "attn_dropout", "drop_path", "patch_drop", "lora_dropout", "label_smoothing")
 _OF_LORA = ("lora_rank", "lora_dropout", "lora_targets")
 
@@ -208,19 +208,10 @@ class TrainSettings:
             settings["model"] = os.fspath(model) if isinstance(model, os.PathLike) else model
         if isinstance(settings.get("zero_options"), Mapping):  # as to_dict() spells it
             settings["zero_options"] = tuple(settings["zero_options"].items())
-        if settings.get("training_args") is not None:
-            from .training_args import read
+        if settings.get("training_args") is not None or settings.get("deepspeed") is not None:
+            from .user_files import with_files
 
-            reading = read(settings.pop("training_args"))
-            settings, notes = reading.merged(settings)
-            settings |= {"training_args": reading.name, "notes": notes}
-        if settings.get("deepspeed") is not None:
-            from .deepspeed_file import read as read_deepspeed
-
-            file = read_deepspeed(settings.pop("deepspeed"))
-            settings, notes = file.merged(settings)
-            notes = (*settings.get("notes", ()), *notes, *file.notes)
-            settings |= {"deepspeed": file.name, "zero_options": file.options, "notes": notes}
+            settings = with_files(settings)
         return cls(**settings)
 
     @classmethod

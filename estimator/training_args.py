@@ -38,6 +38,8 @@ def read(source: str | PathLike[str] | Mapping[str, Any]) -> Reading:
     ``NotModelled`` for an argument that changes the memory in a way that is not modelled."""
     if isinstance(source, Mapping):
         return _reading("the training arguments", source)
+    if not isinstance(source, (str, PathLike)):
+        raise InvalidRequest(f"training_args {source!r} is not valid; name a JSON file, or give its content in braces")
     if not fspath(source).strip():
         raise InvalidRequest("training_args is empty; name the JSON that TrainingArguments.to_json_string() writes")
     path = Path(fspath(source))
@@ -45,8 +47,7 @@ def read(source: str | PathLike[str] | Mapping[str, Any]) -> Reading:
 
 
 def _reading(name: str, arguments: Mapping[str, Any]) -> Reading:
-    if not arguments.keys() & (_SETTINGS.keys() | {"output_dir", "fp16", "bf16"}):
-        raise InvalidRequest(f"{name} holds no training argument; it must be what TrainingArguments writes")
+    _check_kinds(name, arguments)
     for field, refuse in _REFUSED.items():
         if arguments.get(field) and (reason := refuse(arguments[field])):
             raise NotModelled(f"{name}: {field} {arguments[field]!r} {reason}")
@@ -63,6 +64,10 @@ def _reading(name: str, arguments: Mapping[str, Any]) -> Reading:
     if _checkpoints(arguments) and _is_reentrant(arguments):
         found["checkpoint_reentrant"] = (True, "use_reentrant")
     found |= {setting: (arguments[field], field) for field, setting in _SETTINGS.items() if field in arguments}
+    if arguments.get("deepspeed"):
+        if arguments.get("fsdp"):
+            raise InvalidRequest(f"{name} has both fsdp and deepspeed; the Trainer takes one of them")
+        found["deepspeed"] = (arguments["deepspeed"], "deepspeed")
     found |= fsdp_settings(name, arguments)
     return Reading(
         name=name,
@@ -87,7 +92,39 @@ _SETTINGS: Mapping[str, str] = {
     "dataloader_prefetch_factor": "prefetch",
     "dataloader_pin_memory": "pin_memory",
     "torch_compile": "compile",
-    "deepspeed": "deepspeed",
+}
+
+
+def _check_kinds(name: str, arguments: Mapping[str, Any]) -> None:
+    """Each argument that is read holds what its field of TrainingArguments is declared for; null leaves it open."""
+    if not arguments.keys() & (_SETTINGS.keys() | _KINDS.keys() | _REFUSED.keys() | {"output_dir"}):
+        raise InvalidRequest(f"{name} holds no training argument; it must be what TrainingArguments writes")
+    for field, (label, is_valid) in _KINDS.items():
+        value = arguments.get(field)
+        if value is not None and not is_valid(value):
+            raise InvalidRequest(f"{name}: {field} {value!r} is not valid; it must be {label}")
+
+
+def _is_fsdp(value: Any) -> bool:
+    words = value if isinstance(value, list) else [value]
+    return isinstance(value, bool) or all(isinstance(word, str) for word in words)
+
+
+_Kind = tuple[str, Callable[[Any], bool]]
+_SWITCH: _Kind = ("true or false", lambda value: isinstance(value, bool))
+_TEXT: _Kind = ("a name", lambda value: isinstance(value, str))
+_SECTION: _Kind = ("a section in braces", lambda value: isinstance(value, Mapping))
+_FILE: _Kind = ("a section in braces or the name of a JSON file", lambda value: isinstance(value, (Mapping, str)))
+
+#: Arguments that no setting checks.
+_KINDS: Mapping[str, _Kind] = {
+    **dict.fromkeys(("fp16", "bf16", "use_cpu"), _SWITCH),
+    **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), _SWITCH),
+    **dict.fromkeys(("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"), _SECTION),
+    **dict.fromkeys(("deepspeed", "accelerator_config", "fsdp_config"), _FILE),
+    "optim": _TEXT,
+    "fsdp": ("true, false or its words", _is_fsdp),
+    "ddp_bucket_cap_mb": ("a whole number of MiB, at least 1", lambda value: type(value) is int and value > 0),
 }
 
 
@@ -98,12 +135,15 @@ def _precision(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def _checkpoints(arguments: Mapping[str, Any]) -> bool:
-    return bool(arguments.get("gradient_checkpointing") or arguments.get("activation_checkpointing"))
+    """The newer name decides where it is not null (``__post_init__``)."""
+    newer = arguments.get("activation_checkpointing")
+    return bool(arguments.get("gradient_checkpointing") if newer is None else newer)
 
 
 def _is_reentrant(arguments: Mapping[str, Any]) -> bool:
     """What torch.utils.checkpoint gets: False from transformers where nothing is handed on; else its own is True."""
-    options = arguments.get("activation_checkpointing_kwargs") or arguments.get("gradient_checkpointing_kwargs") or {}
+    newer = arguments.get("activation_checkpointing_kwargs")
+    options = (arguments.get("gradient_checkpointing_kwargs") if newer is None else newer) or {}
     handed_on = {name: value for name, value in options.items() if name not in _OWN_OPTIONS}
     return bool(handed_on) and handed_on.get("use_reentrant") in (None, True)
 

@@ -60,6 +60,14 @@ def test_what_changes_memory_in_another_way_is_refused(document, message):
     [
         ({"zero_optimization": {"stage": 4}}, "must be 1, 2 or 3"),
         ({"zero_optimization": {"stage": "2"}}, "whole number"),
+        ({"zero_optimization": {"stage": 2.5}}, "zero_optimization.stage 2.5 is not valid"),
+        ({"zero_optimization": {"stage": None}}, "zero_optimization.stage null is not valid"),
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": None}}, "reduce_bucket_size null is not valid"),
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": "x", "offload_param": None}}, "at least 1"),
+        ({**FILE, "bf16": {"enabled": None}}, "bf16.enabled null is not valid"),
+        *(({"zero_optimization": section}, "must be a section in braces") for section in ([1], "auto", True, None)),
+        ({**FILE, "communication_data_type": ["fp32"]}, "fp32, fp16 or bf16"),
+        ({**FILE, "train_batch_size": 10**400, "gradient_clipping": -1}, "gradient_clipping -1"),
         ({"zero_optimization": {"stage": 2, "reduce_bucket_sise": 10}}, "did you mean reduce_bucket_size"),
         ({"zero_optimization": {"stage": 2, "reduce_bucket_size": "large"}}, "whole number, at least 1"),
         ({"zero_optimization": {"stage": 2, "reduce_bucket_size": 0}}, "at least 1"),
@@ -155,3 +163,32 @@ def test_gradients_summed_in_fp32_are_those_of_a_part():
     assert plain < summed
     with pytest.raises(NotModelled, match="ZeRO-2 and 3"):
         estimate(deepspeed={**wide, "zero_optimization": {"stage": 1}}, gpus=2)
+
+
+def test_whole_numbers_may_be_written_as_fractions_and_options_be_null():
+    zero = {"stage": 2.0, "reduce_bucket_size": 2e8, "overlap_comm": None, "offload_param": None}
+    settings = TrainSettings.of(deepspeed={"zero_optimization": zero, "train_micro_batch_size_per_gpu": 4.0}, gpus=2)
+    assert (settings.parallel, settings.bs) == ("zero2", 4)
+    assert dict(settings.zero_options) == {"reduce_bucket_size": 200_000_000}
+
+
+ALL_THREE = {"train_batch_size": 7, "train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2}
+
+
+@pytest.mark.parametrize("sizes", [ALL_THREE, {"train_batch_size": 64}, {"train_batch_size": 10**30}])
+def test_a_batch_that_trainer_refuses_is_refused(sizes, tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps({**FILE, **sizes}))
+    with pytest.raises(InvalidRequest, match=r"ds.json: train_batch_size \d+ is not gpus 4 x bs \d x accum"):
+        TrainSettings.of(deepspeed=path, gpus=4)
+
+
+def test_a_batch_that_agrees_and_one_that_a_flag_contradicts():
+    whole = {**FILE, "train_batch_size": 64}
+    assert TrainSettings.of(deepspeed=whole, gpus=8).notes == ()
+    assert TrainSettings.of(deepspeed=whole, gpus=4, bs=16).notes == ()
+    assert TrainSettings.of(deepspeed={**FILE, "train_batch_size": "auto"}, gpus=4).notes == ()
+    assert TrainSettings.of(deepspeed=whole, gpus=4, bs=4, accum=2).notes == (
+        "gpus 4 x bs 4 x accum 2 = 32 images per update as asked, not the 64 of train_batch_size in "
+        "the DeepSpeed configuration",
+    )

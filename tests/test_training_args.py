@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 
 import pytest
 import vitmem
 from vitmem import InvalidRequest, NotModelled, TrainSettings
+from vitmem.training_args import _KINDS, _REFUSED, _SETTINGS
 
 FILE = {"output_dir": "out", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "bf16": True}
 
@@ -47,6 +50,7 @@ def test_a_file_on_the_command_line(tmp_path, capsys):
         ({**FILE, "torch_empty_cache_steps": 4}, NotModelled, "empties the allocator's cache"),
         ({**FILE, "use_cpu": True}, NotModelled, "trains on the CPU"),
         ({**FILE, "optim": "sgd", "weight_decay": 0.01}, NotModelled, "copies the gradients"),
+        ({"fsdp": True, "deepspeed": {"zero_optimization": {"stage": 2}}}, InvalidRequest, "both fsdp and deepspeed"),
         ("nowhere.json", InvalidRequest, "TrainingArguments.to_json_string"),
     ],
 )
@@ -102,3 +106,76 @@ def test_a_request_is_a_call():
     assert any("less than a step" in line for line in estimate.warnings)
     again = vitmem.estimate(**estimate.request)
     assert again.peak == estimate.peak
+
+
+WRONG = (5, -4, 1.5, True, "x", [1], {"a": 1}, [[]], 10**400)
+
+
+@pytest.mark.parametrize("field", [*_KINDS, *_SETTINGS, *_REFUSED])
+def test_an_argument_of_another_kind_is_never_an_internal_error(field):
+    for value in WRONG:
+        with contextlib.suppress(InvalidRequest, NotModelled):
+            TrainSettings.of(training_args={field: value, "weight_decay": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("deepspeed", value) for value in (5, [1], True)),
+        ("gradient_checkpointing", "yes"),
+        ("gradient_checkpointing_kwargs", 7),
+        ("ddp_bucket_cap_mb", "x"),
+        ("ddp_bucket_cap_mb", -4),
+        ("accelerator_config", 5),
+        ("fsdp", 5),
+        ("fsdp_config", 5),
+        ("optim", ["sgd"]),
+    ],
+)
+def test_an_argument_of_another_kind_is_named(field, value, tmp_path, capsys):
+    from vitmem.cli import main
+
+    path = tmp_path / "args.json"
+    path.write_text(json.dumps({field: value}))
+    assert main(("estimate", "test_vit", "--training-args", str(path))) == 2
+    assert " ".join(capsys.readouterr().err.split()).startswith(f"error: args.json: {field} {value!r} is not valid")
+
+
+@pytest.mark.parametrize("argument", ["deepspeed", "training_args"])
+def test_what_is_neither_file_nor_mapping_is_refused(argument):
+    with pytest.raises(InvalidRequest, match=f"{argument} 5 is not valid; name a JSON file"):
+        TrainSettings.of(**{argument: 5})
+
+
+def test_one_argument_is_enough_and_deepspeed_is_taken_beside_no_fsdp():
+    assert TrainSettings.of(training_args={"gradient_checkpointing": True}).grad_checkpointing
+    assert TrainSettings.of(training_args={"fsdp": True}, gpus=2).parallel == "fsdp"
+    zero2 = {"zero_optimization": {"stage": 2}}
+    assert TrainSettings.of(training_args={"deepspeed": zero2}, gpus=2).parallel == "zero2"
+    assert TrainSettings.of(training_args={"fsdp": True, "deepspeed": None}, gpus=2).parallel == "fsdp"
+    with pytest.raises(InvalidRequest, match="no deepspeed beside it"):
+        TrainSettings.of(training_args={"fsdp": True}, deepspeed=zero2)
+    both = {"activation_checkpointing": False, "gradient_checkpointing": True}
+    assert not TrainSettings.of(training_args=both).grad_checkpointing  # the newer name decides
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"a": ' + "9" * 5000 + "}", "a whole number of thousands of digits"),
+        ("[" * 100_000 + "]" * 100_000, "nested too deeply"),
+        ('{"a": }', "is not valid JSON: Expecting value: line 1 column 7"),
+    ],
+)
+def test_json_that_cannot_be_read_is_said_without_python(text, words, tmp_path):
+    path = tmp_path / "args.json"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest, match=words) as refused:
+        TrainSettings.of(training_args=path)
+    assert not re.search("recursion|sys[.]", str(refused.value))
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path):
+    path = tmp_path / "args.json"
+    path.write_text(json.dumps(FILE), encoding="utf-8-sig")
+    assert TrainSettings.of(training_args=path).bs == 4

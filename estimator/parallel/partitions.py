@@ -85,11 +85,13 @@ def sent_together(places: Iterable[Place], limit: int, apart: int | None) -> Ite
             else:
                 slices.append((rank, numel))
     together: list[tuple[int, int]] = []
+    total = 0
     for one in slices:
         together.append(one)
-        if sum(numel for _, numel in together) > limit:
+        total += one[1]
+        if total > limit:
             yield together
-            together = []
+            together, total = [], 0
     yield together
 
 
