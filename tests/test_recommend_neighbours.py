@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import vitmem
 from hypothesis import given, settings, strategies
 from vitmem.advice import Plan, Recommendation, recommend_settings
+from vitmem.errors import InvalidRequest, NotModelled
 from vitmem.parallel import STRATEGIES
 from vitmem.pipeline import resolved
 from vitmem.settings import TrainSettings
@@ -126,3 +129,80 @@ def test_across_models_gpus_and_precisions(model: str, share: float, gpus: int, 
 def test_across_real_gpus(model: str, gpu: str) -> None:
     request = TrainSettings.of(model, gpu=gpu, gpus=2, res=384)
     check(recommend_settings(request, effective_batch=256), 256)
+
+
+def smallest(request: TrainSettings, per_gpu: int) -> Iterator[vitmem.Estimate]:
+    """Every engine with every offload, one image at a time, all blocks checkpointed, with either allocator."""
+    kept = dataclasses.replace(request, bs=1, accum=per_gpu, grad_checkpointing=True, checkpoint_layers=None)
+    for parallel, offload, conf in itertools.product(
+        [name for name in STRATEGIES if name != "none" or request.gpus == 1],
+        ["none", "optimizer", "all"],
+        [None, "expandable_segments:True"],
+    ):
+        buckets = {"reduce_bucket_size": "auto"} if parallel.startswith("zero") else {}
+        if parallel == "zero3":
+            buckets |= dict.fromkeys(("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"), "auto")
+        changes = {"parallel": parallel, "offload": offload, "alloc_conf": conf, "zero_options": tuple(buckets.items())}
+        try:
+            yield vitmem.estimate(**dataclasses.replace(kept, **changes).to_dict())
+        except (InvalidRequest, NotModelled):
+            continue
+
+
+def check_smallest(request: TrainSettings, per_gpu: int) -> None:
+    """Where the smallest of any engine fits something is found, and else nothing nearer is missed."""
+    found = recommend_settings(request, effective_batch=per_gpu * request.gpus, num_plans=1)
+    least = min(missing_bytes(estimate) for estimate in smallest(request, per_gpu))
+    assert found.plans or least > 0
+    if not found.plans:
+        assert found.nearest is not None
+        assert found.nearest.missing_bytes <= least
+
+
+def missing_bytes(estimate: vitmem.Estimate) -> int:
+    """What the largest CUDA context beside what is reserved takes more than there is."""
+    peak, verdict = estimate.peak, estimate.verdict
+    assert verdict is not None
+    assert peak.device_high_bytes is not None
+    assert peak.device_bytes is not None
+    return peak.device_high_bytes - peak.device_bytes - int(verdict["headroom_bytes"])
+
+
+def of_states(model: str, gpus: int, **asked: Any) -> TrainSettings:
+    return TrainSettings.of(model, gpus=gpus, bs=4, precision=asked.pop("precision", "bf16"), **asked)
+
+
+def just_enough(request: TrainSettings, per_gpu: int, *, more: int) -> TrainSettings:
+    """With a memory that holds the smallest of all, and ``more`` MiB."""
+    roomy = dataclasses.replace(request, memory="64GiB")
+    least = min(missing_bytes(estimate) for estimate in smallest(roomy, per_gpu))
+    return dataclasses.replace(request, memory=f"{64 * 1024 + -(-least // MIB) + more}MiB")
+
+
+@pytest.mark.parametrize(("precision", "more"), [("bf16", -150), ("fp32", 4)])
+def test_of_engines_with_offload_what_fits_is_found_and_the_nearest_is_the_least(precision: str, more: int) -> None:
+    request = of_states("WinKawaks/vit-tiny-patch16-224", 2, depth=3, dim=768, heads=12, precision=precision)
+    check_smallest(just_enough(request, 2, more=more), 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [-400, -20, 4, 60])
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32", "pure-bf16"])
+@pytest.mark.parametrize("gpus", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("model", "asked"), [("google/vit-base-patch16-224", {}), ("facebook/dinov2-base", {"train": "lora"})]
+)
+def test_it_is_found_for_larger_models(model: str, asked: dict[str, Any], gpus: int, precision: str, more: int) -> None:
+    request = of_states(model, gpus, depth=4, res=224, precision=precision, **asked)
+    check_smallest(just_enough(request, 4, more=more), 4)
+
+
+def test_one_gpu_gets_an_engine_only_where_nothing_fits_without() -> None:
+    request = TrainSettings.of("facebook/dinov2-base", res=518, gpu="l4", train="lora")  # zero2 would be faster
+    found = recommend_settings(request, effective_batch=128, num_plans=9)
+    assert {plan.settings["parallel"] for plan in found.plans} <= {None, "none"}
+    assert found.plans
+    big = of_states("google/vit-large-patch16-224", 1, depth=12, memory="2700MiB")
+    offloaded = recommend_settings(big, effective_batch=4, forbid=("recipe",)).plans
+    assert {plan.settings["offload"] for plan in offloaded} <= {"optimizer", "all"}
+    assert offloaded

@@ -47,10 +47,13 @@ class Hunt:
         self._try(better)
         if better.changed:
             self._add(start, fastest)
-        for family in (*self._divided(better), *self._singles(better)):
-            self._try(family)
+        if self.asked.gpus > 1 or not self.offers:  # alone an engine divides nothing: it is there for its offload
+            self._try(*self._divided(better))
+        self._try(*self._singles(better))
+        if not self.offers and better.changed:
+            self._try(start, *self._divided(start))
         if not self.offers:
-            self._try(self.least(better))
+            self._try(self.least())
         return self.offers
 
     def improved(self, start: Family) -> Family:
@@ -69,27 +72,42 @@ class Hunt:
                     self.considered += self._size(self._grid(Family(new.settings, (*family.changed, axis))))
         return family
 
-    def least(self, start: Family) -> Family:
-        """With whatever takes off the most of one image at a time with all blocks checkpointed, one after the other."""
-        family = start
+    def nearest(self) -> Family:
+        """Of every engine with every offload the one that misses the least: one image at a time, all blocks
+        checkpointed, from the request as it is and with what is better."""
+        better = self.improved_start
+        starts = [better, Family(self.asked, ())] if better.changed else [better]
+        nearest, missing = better, float("inf")
+        families = [family for start in starts for family in (start, *self._divided(start))]
+        for family in sorted(families, key=self._at_least):
+            if self._at_least(family) >= missing:
+                break
+            if (misses := self.trials(self.smallest(family)).missing_bytes) < missing:
+                nearest, missing = family, misses
+        return nearest
+
+    def least(self) -> Family:
+        """The nearest with whatever else takes off the most, one after the other."""
+        family = self.nearest()
         for axis in self.axes:
-            if axis.name == "alloc_conf":
+            if axis.name in {"alloc_conf", "parallel", "offload"}:
                 continue
             options = [family, *(Family(s, (*family.changed, axis)) for s in self._changed(axis, family.settings))]
-            family = min(options, key=self._least_bytes)
+            family = min(options, key=self._at_least)
         return family
 
     def smallest(self, family: Family) -> TrainSettings:
-        """A family's candidate that takes the least."""
+        """A family's candidate that misses the least."""
         grid = self._grid(family)
         settings = grid.settings_at(0, grid.most)
         tries = [settings, *(dataclasses.replace(settings, alloc_conf=conf) for conf in self.confs)]
         return min(tries, key=lambda tried: self.trials(tried).missing_bytes)
 
-    def _least_bytes(self, family: Family) -> float:
+    def _at_least(self, family: Family) -> float:
+        """What a family's smallest candidate misses at least, however it is laid out; infinite where it is refused."""
         try:
             grid = self._grid(family)
-            return grid.at(0, grid.most).requested_bytes
+            return -grid.at(0, grid.most).slack_bytes
         except (InvalidRequest, NotModelled):
             return float("inf")
 
@@ -112,8 +130,12 @@ class Hunt:
                 changed = (*start.changed, axis)
                 yield from (Family(settings, changed) for settings in self._changed(axis, start.settings))
 
-    def _try(self, family: Family) -> None:
+    def _try(self, *families: Family) -> None:
         """All that the first family to fit has to offer; of a later one what is faster than anything before."""
+        for family in families:
+            self._try_one(family)
+
+    def _try_one(self, family: Family) -> None:
         best = min((trial for _, trial in self.offers), key=lambda trial: trial.seconds, default=None)
         if best is None:
             doubtful = self.considered > 0

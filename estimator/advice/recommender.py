@@ -114,8 +114,8 @@ class _Search:
         )
 
     def _nearest(self) -> Nearest:
-        """The smallest candidate: one image at a time, everything checkpointed, and what saves most on top."""
-        least = self.hunt.smallest(self.hunt.least(self.hunt.improved_start))
+        """Of the smallest candidates (one image at a time, everything checkpointed) the one that misses the least."""
+        least = self.hunt.smallest(self.hunt.least())
         nearest = self.trials(least)
         return Nearest(
             settings=least.to_dict(),
