@@ -84,7 +84,7 @@ def estimate_of(
         warnings=(
             *scope.warnings(settings, plan, device.gpu.capability),
             *lora.warnings(played.step),
-            *advice(played.step),
+            *advice(played.step, played.allocated.total_bytes, device.allocator),
             *scope.reentrant_warnings(settings, plan, played.step.without_gradient),
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),

@@ -17,7 +17,7 @@ from vitmem.parallel.partitions import FlatGroup, candidates
 from vitmem.pipeline import resolved
 from vitmem.play import play
 from vitmem.settings import TrainSettings
-from vitmem.units import DType, parse_bytes
+from vitmem.units import DType, format_bytes, parse_bytes
 
 SMALL = {"model": "google/vit-base-patch16-224", "dim": 192, "heads": 3, "depth": 4, "bs": 2, "precision": "bf16"}
 FILE = {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
@@ -118,7 +118,7 @@ def test_a_bucket_larger_than_the_model_is_named_with_what_to_write_instead():
 
 
 def test_what_the_advice_on_buckets_says_is_true():
-    """What it names is estimated again; it leaves out what the allocator does not split off."""
+    """What it names is estimated again, and has the figure of that estimate's headline."""
     small = {"depth": 2, "res": 64, "gpus": 2}
     (warning,) = [text for text in estimate(**small, parallel="zero2").warnings if "reduce_bucket_size" in text]
     said = {what: parse_bytes(size) for what, size in _NEEDS.findall(warning)}
@@ -129,8 +129,8 @@ def test_what_the_advice_on_buckets_says_is_true():
         "DeepSpeed file it": estimate(**small, deepspeed=advised),
     }
     for what, number in found.items():
-        peak = number.peak.allocated_bytes - number.at_peak["rounding"]
-        assert said[what] == pytest.approx(peak, rel=0.02)
+        assert said[what] == parse_bytes(format_bytes(number.peak.allocated_bytes)), what
+    assert any(number.at_peak["rounding"] > 2**20 for number in found.values())
     assert said["DeepSpeed file it"] < said["--parallel ddp"] < said["the step"]
 
 

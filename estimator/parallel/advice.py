@@ -13,23 +13,27 @@ from .rivals import following, peak_of
 from .zero_config import ZeroConfig, hidden_size
 
 if TYPE_CHECKING:
+    from ..allocator import AllocatorConfig
     from ..step import Step
 
 __all__ = ["advice"]
 
 
-def advice(step: Step) -> tuple[str, ...]:
-    """On the step of resolved settings with ZeRO or FSDP; nothing without."""
+def advice(step: Step, peak_bytes: int, allocator: AllocatorConfig) -> tuple[str, ...]:
+    """On the step of resolved settings with ZeRO or FSDP, whose estimate says ``peak_bytes``; nothing without."""
     parallel = step.settings.parallel or ""
     if parallel == "fsdp":
         return tuple(fsdp_advice(step))
     if not parallel.startswith("zero"):
         return ()
     config = ZeroConfig.of(step.settings, step.plan)
-    return (*_on_buckets(step, config), *(_on_convolutions(step, config) if config.stage == 3 else ()))
+    return (
+        *_on_buckets(step, config, peak_bytes, allocator),
+        *(_on_convolutions(step, config) if config.stage == 3 else ()),
+    )
 
 
-def _on_buckets(step: Step, config: ZeroConfig) -> Iterator[str]:
+def _on_buckets(step: Step, config: ZeroConfig, needed: int, allocator: AllocatorConfig) -> Iterator[str]:
     """A bucket has its full size whatever the model's: the same step with a smaller one, and with less of ZeRO."""
     numel = sum(p.numel for p in step.trained.values())
     if config.reduce_bucket_size <= numel:
@@ -37,15 +41,14 @@ def _on_buckets(step: Step, config: ZeroConfig) -> Iterator[str]:
     settings, count = step.settings, 1 + (config.overlap_comm and config.stage < 3)
     smaller, same = _smaller(step), following(settings, getattr(step.strategy, "rank", 0))
     options = {**dict(same.zero_options), "reduce_bucket_size": smaller}
-    needed = peak_of(step, same)
-    fixed = peak_of(step, dataclasses.replace(same, zero_options=tuple(options.items())))
+    fixed = peak_of(step, dataclasses.replace(same, zero_options=tuple(options.items())), allocator)
     rivals = {"ddp": {"parallel": "ddp", "zero_options": ()}, "zero1": {"parallel": "zero1"}}
     less = [
         f"--parallel {name} needs {format_bytes(peak)}"
         for name, changes in rivals.items()
         if settings.offload == "none"
         and name != settings.parallel
-        and (peak := peak_of(step, dataclasses.replace(settings, **changes))) < needed  # type: ignore[arg-type]
+        and (peak := peak_of(step, dataclasses.replace(settings, **changes), allocator)) < needed  # type: ignore[arg-type]
     ]
     buckets = format_bytes(count * config.reduce_bucket_size * step.dtype.size)
     yield (

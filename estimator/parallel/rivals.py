@@ -6,9 +6,12 @@ import dataclasses
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..timeline import allocated_peak, allocated_peaks
+from ..ledger import with_last_step_again
+from ..replay import replay
+from ..timeline import allocated_peaks, phase_summaries
 
 if TYPE_CHECKING:
+    from ..allocator import AllocatorConfig
     from ..ledger import Ledger
     from ..settings import TrainSettings
     from ..step import Step
@@ -19,9 +22,16 @@ __all__ = ["following", "most_loaded", "peak_of"]
 _SAME = 0.999
 
 
-def peak_of(step: Step, settings: TrainSettings) -> int:
-    """Most that is allocated in a steady step with these settings, in bytes."""
-    return allocated_peak(_played(step, settings), -1)
+def peak_of(step: Step, settings: TrainSettings, allocator: AllocatorConfig) -> int:
+    """What an estimate of these settings calls its allocated peak, in bytes: with what the allocator does not split
+    off."""
+    from ..play import STEPS, block_peak
+
+    ledger = _played(step, settings)
+    if len(ledger.steps) <= STEPS:
+        ledger = with_last_step_again(ledger)
+    summaries = phase_summaries(ledger, replay(ledger, allocator).blocks)
+    return block_peak([summaries[phase] for phase in ledger.step_phases(STEPS)]).total_bytes
 
 
 def most_loaded(step: Step, ranks: Iterable[int]) -> int:
