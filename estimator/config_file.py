@@ -63,7 +63,7 @@ def read_json(path: Path, expected: str = "a folder written by save_pretrained")
     except ValueError as error:  # Python converts no number of more digits (sys.int_info)
         raise InvalidRequest(f"{path} holds a whole number of thousands of digits, which is no setting") from error
     except RecursionError as error:
-        raise InvalidRequest(f"{path} is nested too deeply; give {expected}") from error
+        raise InvalidRequest(f"{path} is not valid JSON: it is nested too deeply") from error
     if not isinstance(loaded, dict):
         raise InvalidRequest(f"{path} holds no JSON object")
     return loaded

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
 import vitmem
 from vitmem import InvalidRequest
 from vitmem.cli import main
+from vitmem.report.formats import renderer
+from vitmem.report.sweep import sweep_report
 from vitmem.sweep import sweep_settings
 
 
@@ -61,3 +64,30 @@ def test_a_sweep_without_a_figure_or_with_a_hole_is_no_success(capsys):
     assert main(("sweep", "test_vit", "--compile", "--bs", "1,2")) == 4
     assert main(("sweep", "test_vit", "--bs", "1,,4")) == 2
     assert "empty value" in capsys.readouterr().err
+
+
+def test_the_csv_file_has_a_line_for_every_combination(tmp_path):
+    """Read back, it is the table of the JSON: axes, bytes as whole numbers, and nothing where there is no figure."""
+    path = tmp_path / "sweep.csv"
+    line = ("sweep", "torchvision/vit_b_16", "--bs", "1,2", "--res", "224,225", "--optim", "sgd", "--memory", "24GiB")
+    assert main((*line, "--out", str(path))) == 0
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        found = list(reader)
+    assert reader.fieldnames == ["bs", "res", "allocated", "reserved", "device", "fits"]
+    assert [(row["res"], row["bs"]) for row in found] == [("224", "1"), ("225", "1"), ("224", "2"), ("225", "2")]
+    for row in found[::2]:
+        estimate = vitmem.estimate("torchvision/vit_b_16", res=224, bs=int(row["bs"]), optim="sgd", memory="24GiB")
+        peak = estimate.peak
+        sizes = [int(row[name]) for name in ("allocated", "reserved", "device")]
+        assert sizes == [peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes]
+        assert row["fits"] == estimate.verdict["fits"]
+    assert all(set(row.values()) == {row["res"], row["bs"], ""} for row in found[1::2])
+
+
+def test_the_csv_file_has_the_same_columns_where_no_gpu_is_named():
+    sweep = sweep_settings({"model": "test_vit"}, {"grad_checkpointing": [False, True], "bs": [1]})
+    lines = renderer(".csv")(sweep_report(sweep)).splitlines()
+    assert lines[0] == "grad-checkpointing,bs,allocated,reserved,device,fits"
+    assert [line.split(",")[0] for line in lines[1:]] == ["False", "True"]
+    assert all(line.endswith(",,") for line in lines[1:])

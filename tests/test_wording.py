@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ REFUSED = [
     ("schedule --res 224 --epochs 1", "schedule needs what every phase must fit into"),
     ("schedule --res 224 --epochs 1_0 --memory 4GiB", "epochs '1_0' is not a whole number"),
     ("sweep --bs 1_0,2", "bs '1_0' is not valid"),
+    ("recommend --memory 4GiB --write /proc/plan", "write '/proc/plan' cannot be written (it takes no files)"),
+    ("estimate --out /proc/plan.md", "out '/proc/plan.md' cannot be written (it takes no files)"),
     ("sweep --bs 1,2 --out map.pdf", "end it in .csv, .json, .md, .txt, .png, .svg"),
 ]
 
@@ -43,3 +46,20 @@ def test_numbers_are_written_in_ascii_digits() -> None:
     assert [parse_number(text) for text in ("12", "-3", ".5", "1e3", "2.", "+7")] == [12, -3, 0.5, 1000.0, 2.0, 7]
     for text in ("1_000", "\uff11", "\u0661", "0x10", "1,5", " 1", ""):
         assert parse_number(text) == text
+
+
+def test_what_is_searched_for_a_model_of_no_family_says_what_to_type_instead(capsys: Any) -> None:
+    assert main(("recommend", "resnet50", "--gpu", "t4")) == 4
+    message = " ".join(capsys.readouterr().err.split())
+    assert message == (
+        "error: resnet50 of timm is outside the modelled families; `vitmem models` lists those that are, `vitmem "
+        "estimate` rehearses the others"
+    )
+
+
+def test_one_file_exists_and_several_exist(tmp_path: Path, capsys: Any) -> None:
+    line = ("recommend", "test_vit", "--gpu", "t4", "--write", str(tmp_path))
+    for name, words in (("README.md", "README.md exists in"), ("train.py", "train.py, README.md exist in")):
+        (tmp_path / name).touch()
+        assert main(line) == 2
+        assert words in " ".join(capsys.readouterr().err.split())

@@ -72,11 +72,14 @@ def main(args: Sequence[str] | None = None) -> int:
 def _dispatch(args: Sequence[str] | None) -> int:
     import click
 
-    from ..errors import VitmemError
+    from ..errors import NoFamily, VitmemError
     from .group import make_group
 
     try:
         code = make_group(COMMANDS).main(args=args, prog_name="vitmem", standalone_mode=False)
+    except NoFamily as error:
+        hint = "`vitmem models` lists those that are, `vitmem estimate` rehearses the others"
+        return _fail(f"{error}; {hint}", error.exit_code)
     except VitmemError as error:
         return _fail(str(error), error.exit_code)
     except click.UsageError as error:

@@ -12,7 +12,7 @@ from ..errors import InvalidRequest, VitmemError, did_you_mean
 from .formats import renderer, suffixes
 from .tables import Report
 
-__all__ = ["Target", "write_bytes", "write_text"]
+__all__ = ["Target", "refuse_unwritable", "write_bytes", "write_text"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +31,7 @@ class Target:
         if self.path.is_dir() or not self.path.parent.is_dir():
             raise InvalidRequest(f"out {str(self.path)!r} is not a file in an existing folder")
         self._refuse_overwriting()
+        refuse_unwritable("out", self.path, self.path.parent)
 
     @property
     def suffix(self) -> str:
@@ -51,6 +52,18 @@ class Target:
     def write(self, report: Report) -> None:
         """The report in the format of the suffix."""
         self.save(renderer(self.suffix)(report).encode("utf-8"))
+
+
+def refuse_unwritable(what: str, path: Path, folder: Path) -> None:
+    """Whether ``folder`` takes a file is tried, with one that has no name: permissions alone do not say it."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror if isinstance(error, PermissionError) else "it takes no files"
+        raise InvalidRequest(
+            f"{what} {str(path)!r} cannot be written ({reason}); name one in a folder of your own"
+        ) from error
 
 
 def write_text(path: Path, text: str, check: Callable[[], None] = lambda: None) -> None:

@@ -51,7 +51,23 @@ def sweep_report(sweep: Swept) -> Report:
         tables=(Table(name="sweep", title="Peak of one training step", columns=columns, rows=rows, unknown="-"),),
         notes=(Notes(title="No figure", lines=tuple(_reason(row) for row in sweep.rows if row.error)),),
         document=sweep.to_dict(),
+        records=_records(sweep),
     )
+
+
+def _records(sweep: Swept) -> Table:
+    """The same columns whatever is known: a combination without a figure has empty ones."""
+    names = (*(name.replace("_", "-") for name in sweep.axes), "allocated", "reserved", "device", "fits")
+    rows = tuple(_record(row) for row in sweep.rows)
+    return Table(name="sweep", title="", columns=tuple(Column(name=name) for name in names), rows=rows)
+
+
+def _record(row: Combination) -> tuple[Cell, ...]:
+    values = tuple(str(value) for value in row.values.values())
+    if row.estimate is None:
+        return (*values, None, None, None, None)
+    peak = row.estimate.peak
+    return (*values, peak.allocated_bytes, peak.reserved_bytes, peak.device_bytes, _verdict(row))
 
 
 def _row(row: Combination, *, judged: bool) -> tuple[Cell, ...]:

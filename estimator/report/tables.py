@@ -44,13 +44,15 @@ class Notes(NamedTuple):
 
 
 class Report(NamedTuple):
-    """One result, ready for any format; ``document`` is the JSON of the contract."""
+    """One result, ready for any format; ``document`` is the JSON of the contract, ``records`` what a format for
+    programs writes line by line instead of the tables, where there is something to read back."""
 
     headline: str
     subtitle: tuple[str, ...]
     tables: tuple[Table, ...]
     notes: tuple[Notes, ...]
     document: Mapping[str, Any]
+    records: Table | None = None
 
 
 def format_cell(value: Cell, kind: ColumnKind, unknown: str = UNKNOWN) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import InvalidRequest, VitmemError
-from ...report.files import write_text
+from ...report.files import refuse_unwritable, write_text
 
 __all__ = ["Folder"]
 
@@ -35,13 +35,15 @@ class Folder:
         if not path.parent.is_dir():
             raise InvalidRequest(f"write {str(path)!r} is not in an existing folder")
         self.refuse_overwriting()
+        refuse_unwritable("write", path, path if path.is_dir() else path.parent)
 
     def refuse_overwriting(self) -> None:
         """Without ``force``, nothing of the user's is replaced."""
         there = [name for name in NAMES if os.path.lexists(self.path / name)]
         if there and not self.force:
+            verb = "exists" if len(there) == 1 else "exist"
             raise InvalidRequest(
-                f"{', '.join(there)} exist in {str(self.path)!r}; choose another folder or add --force"
+                f"{', '.join(there)} {verb} in {str(self.path)!r}; choose another folder or add --force"
             )
 
     def write(self, texts: Mapping[str, str]) -> list[Path]:
