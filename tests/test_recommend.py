@@ -219,6 +219,12 @@ def test_the_command_prints_the_contract_and_exits_with_3_where_nothing_fits(cap
     assert max(map(len, shown.splitlines())) <= 80
 
 
+def test_a_remark_of_two_rungs_is_shown_once(capsys: Any) -> None:
+    words = ["recommend", "facebook/dinov2-small", "--depth", "1", "--res", "224", "--bs", "4", "--train", "lora"]
+    assert main([*words, "--memory", "8GiB", "--no-lighter"]) == 0
+    assert capsys.readouterr().out.count("offload: when ZeRO-3 releases") == 1
+
+
 def test_several_gpus_are_answered_or_refused() -> None:
     try:
         plans = vitmem.recommend(TINY, gpu="t4", gpus=2, effective_batch=64)

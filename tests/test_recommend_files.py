@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import vitmem
+from vitmem.advice import Change
 from vitmem.advice.files import Folder, texts_of, write_plan
 from vitmem.cli import main
 from vitmem.errors import InvalidRequest, VitmemError
@@ -162,3 +164,21 @@ def test_a_timm_folder_is_its_architecture(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architecture": "test_vit", "model_args": {"img_size": 96}}')
     found = constants(texts(model=str(tmp_path), dropout=0.1)["train.py"])
     assert (found["MODEL"], found["OVERRIDES"]) == ("test_vit", {"img_size": 96, "drop_rate": 0.1})
+
+
+def test_the_readme_names_buckets_as_the_deepspeed_file_does() -> None:
+    plan = planned(model="google/vit-base-patch16-224", gpus=2, parallel="zero2")
+    changed = {"parallel": "zero2", "zero_options": (("reduce_bucket_size", "auto"),), "checkpoint_layers": None}
+    change = Change(
+        setting="parallel",
+        from_="ddp",
+        to="zero2",
+        settings=changed,
+        saved_bytes=1,
+        relative_time=1.0,
+        cost="no time",
+        loses="",
+        keeps_recipe=True,
+    )
+    readme = texts_of(dataclasses.replace(plan, changes=(change,)), "8GiB")["README.md"]
+    assert "| parallel zero2, reduce_bucket_size auto | 1 B" in readme

@@ -201,3 +201,12 @@ def test_a_long_name_goes_on_below_from_word_to_word() -> None:
     rule = next(place for place, line in enumerate(lines) if "\N{BOX DRAWINGS LIGHT HORIZONTAL}" in line)
     below = [line.replace("1.00 GiB", "").split() for line in lines[rule + 1 :]]
     assert [word for words in below for word in words] == name.split()
+
+
+def test_a_word_too_long_for_its_column_breaks_after_slashes_and_hyphens() -> None:
+    name = "windowed attention: microsoft/swin-large-patch4-window12-384"
+    table = Table(name="t", title="T", columns=(Column(name="n"), Column(name="v")), rows=((name, "v" * 42),))
+    report = Report(headline="A.", subtitle=(), tables=(table,), notes=(), document={})
+    lines = ["".join(span.text for span in line) for line in lines_of(report)]
+    pieces = [line.replace("v" * 42, "").strip() for line in lines[-2:]]
+    assert pieces == ["windowed attention: microsoft/", "swin-large-patch4-window12-384"]

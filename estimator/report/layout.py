@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -100,7 +101,7 @@ class _Grid:
 
     def _row(self, cells: list[Span], bar: str = "") -> Iterator[Line]:
         name, room = cells[0], self.widths[0]
-        pieces = textwrap.wrap(name.text, room, subsequent_indent=_INDENT, break_on_hyphens=False) or [""]
+        pieces = _name_lines(name.text, room) or [""]
         line = [Span(_INDENT), Span(pieces[0].ljust(room), name.style)]
         for cell, width, kind in list(zip(cells, self.widths, self.kinds, strict=True))[1:]:
             line += [Span(_GAP), Span(cell.text.ljust(width) if kind == "text" else cell.text.rjust(width), cell.style)]
@@ -115,6 +116,14 @@ class _Grid:
             for name, cell in list(zip(self.header, row, strict=True))[1:]:
                 if cell.text:
                     yield (Span(_INDENT * 2), Span(f"{name.text} ", "dim"), cell)
+
+
+def _name_lines(text: str, room: int) -> list[str]:
+    """From word to word; where one is too long by itself (a repository's name), after its slashes and hyphens too."""
+    wrapper = textwrap.TextWrapper(room, subsequent_indent=_INDENT, break_on_hyphens=False)
+    if max(map(len, text.split()), default=0) > room - len(_INDENT):
+        wrapper.wordsep_simple_re = re.compile(r"(\s+|(?<=[/-])(?=\S))")
+    return wrapper.wrap(text)
 
 
 def _span(value: Cell, kind: ColumnKind, unknown: str) -> Span:

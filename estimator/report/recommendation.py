@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..result import Peak
@@ -145,7 +145,7 @@ def recommendation_report(found: Recommended) -> Report:
         notes=(
             Notes(title="What training loses", lines=tuple(_losses(found.plans))),
             Notes(title="Pruned models", lines=tuple(f"{_named(m)[8:]}: {m.loses}" for m in found.lighter if m.loses)),
-            Notes(title="Remarks", lines=tuple(f"{rung.name}: {rung.remark}" for rung in found.ladder if rung.remark)),
+            Notes(title="Remarks", lines=tuple(_remarks(found.ladder))),
             Notes(title="Assumptions", lines=tuple(found.notes)),
         ),
         document=found.to_dict(),
@@ -220,6 +220,11 @@ def _change(change: Changed) -> str:
 
 def _value(value: Any) -> str:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def _remarks(rungs: Sequence[Step]) -> Iterable[str]:
+    """Each once: rungs of one name share reasons."""
+    return dict.fromkeys(f"{rung.name}: {rung.remark}" for rung in rungs if rung.remark)
 
 
 def _losses(plans: Sequence[Ranked]) -> list[str]:

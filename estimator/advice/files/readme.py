@@ -72,9 +72,17 @@ def _changes(order: Order) -> str:
         return "Nothing: it fits as it was asked for."
     rows = ["| change | saves | costs | what training loses |", "| --- | ---: | --- | --- |"]
     for change in plan.changes:
-        what = ", ".join(f"{name} {value}" for name, value in change.settings.items())
+        what = ", ".join(_what(change.settings))
         rows.append(f"| {what} | {format_bytes(change.saved_bytes)} | {change.cost} | {change.loses} |")
     return "\n".join(rows)
+
+
+def _what(changed: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in changed.items():
+        if name == "zero_options":
+            yield from (f"{option} {size}" for option, size in value)
+        elif value is not None:
+            yield f"{name} {value}"
 
 
 def _packages(order: Order) -> Iterator[str]:
