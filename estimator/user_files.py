@@ -8,6 +8,7 @@ from typing import Any
 from .deepspeed_file import DeepSpeedFile
 from .deepspeed_file import read as read_deepspeed
 from .errors import InvalidRequest
+from .training_args import Reading
 from .training_args import read as read_arguments
 
 __all__ = ["with_files"]
@@ -18,7 +19,7 @@ def with_files(asked: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises ``InvalidRequest`` for files that Trainer does not take together.
     """
-    settings = dict(asked)
+    settings, reading = dict(asked), None
     if settings.get("training_args") is not None:
         reading = read_arguments(settings.pop("training_args"))
         if reading.settings.get("parallel") == "fsdp" and settings.get("deepspeed") is not None:
@@ -27,10 +28,29 @@ def with_files(asked: Mapping[str, Any]) -> dict[str, Any]:
         settings |= {"training_args": reading.name, "notes": notes}
     if settings.get("deepspeed") is not None:
         file = read_deepspeed(settings.pop("deepspeed"))
+        if reading is not None:
+            settings = _under_deepspeed(reading, file, settings, asked)
         settings, notes = file.merged(settings)
         notes = (*settings.get("notes", ()), *notes, *file.notes, *_on_batch(file, settings, asked))
         settings |= {"deepspeed": file.name, "zero_options": file.options, "notes": notes}
     return settings
+
+
+def _under_deepspeed(
+    reading: Reading, file: DeepSpeedFile, settings: Mapping[str, Any], asked: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Trainer refuses sizes and precisions that its arguments do not repeat (``fill_match`` of
+    transformers 5.24), and leaves the optimizer to DeepSpeed where the file has one."""
+    for name in ("bs", "accum", "clip_grad", "precision"):
+        said, found = reading.settings.get(name), file.settings.get(name)
+        if name in asked or said is None or found in {None, said, "fp32"}:
+            continue
+        raise InvalidRequest(
+            f"{file.name} has {file.fields[name]} for {name} {found}, {reading.name} has {said} in "
+            f'{reading.fields[name]}; Trainer refuses that: write "auto" in {file.name}'
+        )
+    left = {"optim"} & file.settings.keys() - asked.keys()
+    return {name: value for name, value in settings.items() if name not in left}
 
 
 def _on_batch(file: DeepSpeedFile, settings: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:

@@ -192,3 +192,32 @@ def test_a_batch_that_agrees_and_one_that_a_flag_contradicts():
         "gpus 4 x bs 4 x accum 2 = 32 images per update as asked, not the 64 of train_batch_size in "
         "the DeepSpeed configuration",
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "entries", "message"),
+    [
+        ({"per_device_train_batch_size": 4}, {"train_micro_batch_size_per_gpu": 8}, "train_micro_batch_size_per_gpu"),
+        ({"gradient_accumulation_steps": 4}, {"gradient_accumulation_steps": 2}, "gradient_accumulation_steps for acc"),
+        ({"max_grad_norm": 1.0}, {"gradient_clipping": 0.5}, "gradient_clipping for clip_grad 0.5"),
+        ({"fp16": True}, {"bf16": {"enabled": True}}, "bf16.enabled for precision bf16"),
+        ({"fp16": False}, {"bf16": {"enabled": True}}, "bf16.enabled for precision bf16"),
+        ({"per_device_train_batch_size": 4}, {"train_batch_size": 64}, "train_batch_size 64 is not gpus 2 x bs 4"),
+    ],
+)
+def test_two_files_that_trainer_does_not_take_together_are_refused(arguments, entries, message):
+    document = {**FILE, **entries}
+    with pytest.raises(InvalidRequest, match=message):
+        TrainSettings.of(training_args={**arguments, "deepspeed": document}, gpus=2)
+    with pytest.raises(InvalidRequest, match=message):
+        TrainSettings.of(training_args=arguments, deepspeed=document, gpus=2)
+    TrainSettings.of(
+        training_args={**arguments, "deepspeed": document}, gpus=2, bs=8, accum=4, clip_grad=1.0, precision="bf16"
+    )
+
+
+def test_the_optimizer_of_the_file_is_deepspeeds_whatever_the_arguments_say():
+    document = {**FILE, "optimizer": {"type": "AdamW"}}
+    settings = {"training_args": {"optim": "sgd", "bf16": True}, "deepspeed": document, "gpus": 2}
+    assert TrainSettings.of(**settings).optim == "adamw_torch_fused"
+    assert TrainSettings.of(**settings, optim="sgd").optim == "sgd"
