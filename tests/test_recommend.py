@@ -13,6 +13,8 @@ from vitmem.advice import recommend_settings
 from vitmem.advice.relatives import smaller_than, windowed_like
 from vitmem.cli import main
 from vitmem.errors import InvalidRequest, NotModelled
+from vitmem.parallel.buckets import bucket_options
+from vitmem.pipeline import resolved
 from vitmem.settings import TrainSettings
 
 TINY, SWIN = "vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"
@@ -217,6 +219,20 @@ def test_the_command_prints_the_contract_and_exits_with_3_where_nothing_fits(cap
     shown = capsys.readouterr().out
     assert "Nothing fits 900MiB" in shown
     assert max(map(len, shown.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("engine", ["zero2", "zero3"])
+@pytest.mark.parametrize("model", [TINY, "WinKawaks/vit-tiny-patch16-224"])
+def test_an_engine_that_is_named_has_the_buckets_of_one_that_is_found(model: str, engine: Any) -> None:
+    request = TrainSettings.of(model, depth=2, memory="8GiB", gpus=2, bs=4, parallel=engine)
+    named = recommend_settings(request, num_plans=1).plans[0]
+    plan, settings = resolved(dataclasses.replace(request, parallel="ddp"))
+    largest = 192 * 1000  # the head
+    assert dict(named.settings["zero_options"]) == dict(bucket_options(engine, settings, plan, largest))
+    # BUT a DeepSpeed file is the user's
+    file = {"zero_optimization": {"stage": int(engine[-1])}}
+    own = TrainSettings.of(model, depth=2, memory="8GiB", gpus=2, bs=4, deepspeed=file)
+    assert not dict(recommend_settings(own, num_plans=1).plans[0].settings["zero_options"])
 
 
 def test_a_remark_of_two_rungs_is_shown_once(capsys: Any) -> None:

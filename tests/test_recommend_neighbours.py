@@ -14,6 +14,7 @@ from vitmem.advice import Plan, Recommendation, recommend_settings
 from vitmem.errors import InvalidRequest, NotModelled
 from vitmem.parallel import STRATEGIES
 from vitmem.pipeline import resolved
+from vitmem.report.recommendation import recommendation_report
 from vitmem.settings import TrainSettings
 from vitmem.units import MIB
 
@@ -203,6 +204,16 @@ def test_one_gpu_gets_an_engine_only_where_nothing_fits_without() -> None:
     assert {plan.settings["parallel"] for plan in found.plans} <= {None, "none"}
     assert found.plans
     big = of_states("google/vit-large-patch16-224", 1, depth=12, memory="2700MiB")
-    offloaded = recommend_settings(big, effective_batch=4, forbid=("recipe",)).plans
+    only = recommend_settings(big, effective_batch=4, forbid=("recipe",))
+    offloaded = only.plans
     assert {plan.settings["offload"] for plan in offloaded} <= {"optimizer", "all"}
     assert offloaded
+    # AND is told what that is: no communication, but a model in 16 bits
+    (said,) = {change.loses for change in offloaded[0].changes if change.setting == "parallel"}
+    assert "one GPU divides nothing" in said
+    assert "communication" not in said
+    assert "the model itself is in 16 bits" in said
+    assert all(plan.casts_model for plan in offloaded)
+    (plans, *_) = recommendation_report(only).tables
+    assert {row[-1] for row in plans.rows} == {"cast"}
+    assert "16 bits" in (plans.note or "")

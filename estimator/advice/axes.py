@@ -5,13 +5,13 @@ One more axis is one row of ``AXES``: the settings that go together, their other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..errors import InvalidRequest, did_you_mean
 from ..families import Plan
 from ..gpus import GpuRow
-from ..parallel import STRATEGIES, strategy_of
+from ..parallel import STRATEGIES, casts_model, strategy_of
 from ..parallel.buckets import bucket_options
 from ..settings import TrainSettings
 
@@ -56,10 +56,12 @@ class Axis(NamedTuple):
     keeps_recipe: bool
     loses: Mapping[Any, str]
     makes_room: bool = False
+    also_loses: Callable[[TrainSettings], Iterator[str]] = lambda settings: iter(())
 
-    def loss_of(self, value: Any) -> str:
-        """What training loses by ``value``."""
-        return self.loses.get(value, self.loses.get(None, ""))
+    def loss_of(self, settings: TrainSettings) -> str:
+        """What training loses by the value of ``settings``."""
+        value = getattr(settings, self.settings[0])
+        return "; ".join((*filter(None, [self.loses.get(value, self.loses.get(None, ""))]), *self.also_loses(settings)))
 
 
 def _precisions(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:
@@ -102,7 +104,24 @@ def _none(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:
     return []
 
 
-_CASTS = "DeepSpeed casts the model: layer norms and losses in 16 bits too, without autocast; the update stays in fp32"
+#: What GPUs exchange, and what each has of its own.
+_DIVIDED = {
+    "ddp": "nothing but communication",
+    "zero1": "communication; each GPU updates a part",
+    "zero2": "communication in every micro-step; each GPU keeps a part of the gradients",
+    "zero3": "the most communication: weights are gathered when they are needed",
+    "fsdp": "communication: weights are gathered when they are needed",
+}
+
+
+def _engine_loses(settings: TrainSettings) -> Iterator[str]:
+    if settings.gpus > 1:
+        yield _DIVIDED.get(settings.parallel or "", "communication")
+    else:
+        yield "one GPU divides nothing: the engine is there for its offload"
+    if casts_model(settings):
+        yield "the model itself is in 16 bits, its norms and losses too, without autocast; the update stays in fp32"
+
 
 AXES: tuple[Axis, ...] = (
     Axis(
@@ -159,14 +178,9 @@ AXES: tuple[Axis, ...] = (
         ("parallel", "zero_options"),
         _engines,
         True,
-        {
-            "ddp": "nothing but communication",
-            "zero1": f"communication, and {_CASTS}; each GPU updates a part",
-            "zero2": f"communication in every micro-step, and {_CASTS}; each GPU keeps a part of the gradients",
-            "zero3": f"the most communication, and {_CASTS}; weights are gathered when they are needed",
-            None: "communication: weights are gathered when they are needed",
-        },
+        {None: ""},
         makes_room=True,
+        also_loses=_engine_loses,
     ),
     Axis(
         "offload",

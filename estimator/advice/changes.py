@@ -79,4 +79,4 @@ def _in_words(relative: float) -> str:
 def _loss(axis: Axis, has_batch_statistics: bool, after: TrainSettings) -> str:
     if axis.name == "bs" and has_batch_statistics:
         return f"batch normalisation: its statistics are those of {after.bs} images, not of the whole batch"
-    return axis.loss_of(getattr(after, axis.settings[0]))
+    return axis.loss_of(after)

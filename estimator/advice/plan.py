@@ -39,7 +39,7 @@ class Change:
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A configuration that fits. ``settings`` are keywords of ``vitmem.estimate``; ``relative_step_time`` is 1 for the
-    fastest plan, by the cost model."""
+    fastest plan, by the cost model. ``casts_model``: the engine trains a 16-bit model where autocast was asked for."""
 
     rank: int
     settings: Mapping[str, Any]
@@ -50,6 +50,7 @@ class Plan:
     step_flops: int
     keeps_recipe: bool
     changes: tuple[Change, ...]
+    casts_model: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The contract's fields."""

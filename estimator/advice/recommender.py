@@ -10,6 +10,9 @@ from ..collector import paused
 from ..cost import ASSUMPTION, HOST_ASSUMPTION, LINK_ASSUMPTION
 from ..errors import InvalidRequest, NotModelled
 from ..gpus import load
+from ..parallel import casts_model
+from ..parallel.buckets import bucket_options
+from ..parallel.zero_config import STAGES
 from ..pipeline import resolved
 from ..settings import CHOICES, TrainSettings
 from .axes import Axis, allowed_axes
@@ -69,6 +72,7 @@ class _Search:
         self.may_split = any(axis.name == "bs" for axis in axes)
         self.asked = self._asked(settings)
         self.trials = Trials(self.asked)
+        self.asked = self._with_buckets(self.asked, plan)
         self.hunt = Hunt(self.trials, self.asked, plan, self.per_gpu, axes)
 
     def _asked(self, settings: TrainSettings) -> TrainSettings:
@@ -79,6 +83,13 @@ class _Search:
             accum = checked_accum(self.effective_batch, settings.gpus, settings.bs)
             return dataclasses.replace(settings, accum=accum)
         return with_batch(settings, self.per_gpu, self.per_gpu)
+
+    def _with_buckets(self, settings: TrainSettings, plan: Any) -> TrainSettings:
+        """An engine that was named without a DeepSpeed file has the buckets that it would have if it was found."""
+        if settings.parallel not in STAGES or settings.deepspeed is not None or settings.zero_options:
+            return settings
+        options = bucket_options(settings.parallel, settings, plan, self.trials(settings).largest_parameter)
+        return dataclasses.replace(settings, zero_options=options)
 
     def recommendation(self, num_plans: int) -> Recommendation:
         """Ranked, with what each plan changes."""
@@ -111,6 +122,7 @@ class _Search:
             step_flops=offer.step_flops,
             keeps_recipe=family.keeps_recipe,
             changes=changes_of(self.trials, self.asked, offer.settings),
+            casts_model=casts_model(offer.settings) and not casts_model(self.asked),
         )
 
     def _nearest(self) -> Nearest:

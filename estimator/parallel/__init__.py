@@ -15,7 +15,7 @@ from .zero3 import Zero3
 if TYPE_CHECKING:
     from ..settings import TrainSettings
 
-__all__ = ["STRATEGIES", "Strategy", "engine_of", "strategy_of"]
+__all__ = ["STRATEGIES", "Strategy", "casts_model", "engine_of", "strategy_of"]
 
 STRATEGIES: Mapping[str, type[Strategy]] = {
     "none": Strategy,
@@ -30,6 +30,11 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
 def engine_of(settings: TrainSettings) -> str:
     """The name of the engine: DDP unless it is given."""
     return settings.parallel or ("ddp" if settings.gpus > 1 else "none")
+
+
+def casts_model(settings: TrainSettings) -> bool:
+    """Whether the engine trains a 16-bit model where others have autocast; raises as ``strategy_of`` does."""
+    return settings.precision in {"bf16", "fp16"} and strategy_of(settings).casts_model
 
 
 def strategy_of(settings: TrainSettings) -> type[Strategy]:

@@ -45,6 +45,8 @@ class Ranked(Protocol):
     @property
     def keeps_recipe(self) -> bool: ...
     @property
+    def casts_model(self) -> bool: ...
+    @property
     def changes(self) -> Sequence[Changed]: ...
 
 
@@ -196,11 +198,13 @@ def _plans(plans: Sequence[Ranked]) -> Table:
             plan.peak.reserved_bytes,
             plan.headroom_bytes,
             f"{plan.relative_step_time:.2f}",
-            "kept" if plan.keeps_recipe else "changed",
+            ("cast" if plan.casts_model else "kept") if plan.keeps_recipe else "changed",
         )
         for plan in plans
     )
     note = "Time: of an optimizer step, relative to the fastest plan; the recipe is what an update computes."
+    if any(plan.keeps_recipe and plan.casts_model for plan in plans):
+        note += " Cast: kept, but for norms and losses in 16 bits, where autocast has fp32."
     return Table(name="plans", title="Plans that fit", columns=columns, rows=rows, note=note)
 
 
