@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -44,3 +47,27 @@ def test_settings_of_a_file_reach_the_child_as_they_are():
     settings = TrainSettings(training_args="args.json", lora_targets=("qkv",), train="lora", res=(224, 112))
     sent = json.loads(json.dumps(settings.to_dict()))
     assert TrainSettings.from_dict(sent) == settings
+
+
+#: ``vitmem`` with a command that waits for a child.
+WAITS = """
+import os, sys
+from vitmem import cli
+from vitmem.validate.process import run
+
+child = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+cli.main = lambda: run([sys.executable, "-c", child], os.environ, timeout_s=60)[0]
+cli.program()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_command_that_is_ended_takes_its_child_along(name):
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
+        assert command.stdout is not None
+        child = int(command.stdout.readline())
+        command.send_signal(getattr(signal, name))
+        assert command.wait(20) != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
