@@ -180,7 +180,7 @@ def test_a_flag_beside_trainers_arguments_is_named(tmp_path):
         (True, {"auto_wrap_policy": "SIZE_BASED_WRAP"}, NotModelled, "auto_wrap_policy"),
         (True, {"reshard_after_forward": "full_shard"}, InvalidRequest, "true or false"),
         (True, {"activation_checkpointing": True}, NotModelled, "transformer_layer_cls_to_wrap"),
-        (True, ["no"], InvalidRequest, "no mapping"),
+        (True, ["no"], InvalidRequest, "a section in braces"),
         (True, "nowhere.json", InvalidRequest, r"nowhere\.json"),
     ],
 )

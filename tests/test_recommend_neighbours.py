@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import vitmem
-from hypothesis import given, settings, strategies
+from hypothesis import example, given, settings, strategies
 from vitmem.advice import Plan, Recommendation, recommend_settings
 from vitmem.errors import InvalidRequest, NotModelled
 from vitmem.parallel import STRATEGIES
@@ -80,7 +80,8 @@ def tight(share: float, effective_batch: int, **asked: Any) -> TrainSettings:
     return TrainSettings.of(**asked, memory=f"{mib}MiB")
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5, deadline=None, derandomize=True)  # other examples: the slow tests
+@example(share=0.625, per_gpu=7, gpus=2, precision="pure-bf16")  # fewer checkpointed blocks fit where more do not
 @given(
     share=strategies.floats(0.2, 1.1),
     per_gpu=strategies.sampled_from([1, 7, 24, 60]),

@@ -185,6 +185,16 @@ def test_deepspeed_takes_the_file_as_the_trainer_fills_it(tmp_path: Path) -> Non
     assert read.zero_config.offload_param.device == "cpu"
 
 
+@pytest.fixture
+def timms_switches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a script sets of timm's global switches in this process is put back."""
+    from timm.layers import config
+
+    for name in ("_USE_FUSED_ATTN", "_USE_REENTRANT_CKPT"):
+        monkeypatch.setattr(config, name, getattr(config, name))
+
+
+@pytest.mark.usefixtures("timms_switches")
 def test_pruned_weights_are_those_that_matter_most(tmp_path: Path) -> None:
     """``cut`` keeps the first and the last block, and the units that were made large."""
     import runpy
@@ -210,6 +220,7 @@ def test_pruned_weights_are_those_that_matter_most(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("timms_switches")
 def test_published_positions_are_resampled_and_published_blocks_are_cut(tmp_path: Path, monkeypatch: Any) -> None:
     """A folder with weights stands for the hub."""
     import runpy

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch._inductor import config
 from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 from vitmem.settings import TrainSettings
 
@@ -73,8 +74,10 @@ def compile_as_the_loop(settings: TrainSettings, model: nn.Module) -> tuple[nn.M
 
 
 def _inductor(partition: Partition, graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    """torch.compile's default backend; every forward graph reports to ``partition``."""
-    compiled: Any = compile_fx(graph, inputs, inner_compile=functools.partial(_recorded, partition))
+    """torch.compile's default backend; every forward graph reports to ``partition``. What an earlier process left in
+    inductor's caches on disk would not."""
+    with config.patch(force_disable_caches=True):
+        compiled: Any = compile_fx(graph, inputs, inner_compile=functools.partial(_recorded, partition))
     return compiled
 
 

@@ -164,7 +164,9 @@ def search(grid: Grid, alloc_confs: Sequence[str], *, doubtful: bool = False) ->
     for alloc_conf in alloc_confs:
         better = dict(_with_conf(grid, layers, alloc_conf))
         needed = [(place, count) for place, count in _needed(layers | better) if place in better]
-        offers += [trials(grid.settings_at(place, count, alloc_conf)) for place, count in needed]
+        for place, count in needed:  # now and then fewer blocks fit where more do not: see the allocator's jumps
+            conf = None if grid.fits(place, count) else alloc_conf
+            offers.append(trials(grid.settings_at(place, count, conf)))
         fitting += sum(rows - count for count in (layers | better).values())
     return Found(offers, fitting)
 
