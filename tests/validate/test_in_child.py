@@ -49,12 +49,14 @@ def test_settings_of_a_file_reach_the_child_as_they_are():
     assert TrainSettings.from_dict(sent) == settings
 
 
-#: ``vitmem`` with a command that waits for a child.
+#: ``vitmem`` with a command that waits for a child. nohup and shells' background jobs ignore some of the signals.
 WAITS = """
-import os, sys
+import os, signal, sys
 from vitmem import cli
 from vitmem.validate.process import run
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 child = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
 cli.main = lambda: run([sys.executable, "-c", child], os.environ, timeout_s=60)[0]
 cli.program()
