@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .allocator import AllocatorConfig, Block, CachingAllocator, DefaultAllocator, OutOfMemory
+from .errors import InvalidRequest
 from .ledger import Ledger
 
 __all__ = ["Replay", "replay"]
@@ -26,8 +27,18 @@ class Replay(NamedTuple):
 
 
 def replay(ledger: Ledger, config: AllocatorConfig | None = None, *, marks: tuple[int, ...] = ()) -> Replay:
-    """Every allocation and free of ``ledger`` in order, from an empty allocator on; ``marks`` are events."""
-    player = _player(ledger, config or AllocatorConfig())
+    """Every allocation and free of ``ledger`` in order, from an empty allocator on; ``marks`` are events.
+
+    Raises InvalidRequest for more than the allocator's addresses can name.
+    """
+    try:
+        return _replayed(ledger, config or AllocatorConfig(), marks)
+    except OverflowError:
+        raise InvalidRequest("this takes more than 128 PiB; make batch, resolution or model smaller") from None
+
+
+def _replayed(ledger: Ledger, config: AllocatorConfig, marks: tuple[int, ...]) -> Replay:
+    player = _player(ledger, config)
     reserved: dict[int, int] = {}
     start, failed = 0, None
     for stop in sorted({*marks, *ledger.releases, len(ledger.events)}):

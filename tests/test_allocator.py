@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vitmem.allocator import AllocatorConfig, CachingAllocator, DefaultAllocator, OutOfMemory
+from vitmem.allocator import AllocatorConfig, CachingAllocator, OutOfMemory
+from vitmem.allocator import DefaultAllocator as Installed
+from vitmem.allocator.default import DefaultAllocator as InPython
 
 RECORDS = sorted((Path(__file__).parent / "data" / "allocator").glob("*.json"))
 MIB = 2**20
@@ -61,13 +64,20 @@ def events_of(trace):
     return requests, stretches, reserved
 
 
+def test_the_allocator_in_c_is_installed_where_there_is_a_compiler():
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    assert Installed is not InPython
+
+
+@pytest.mark.parametrize("allocator_class", [Installed, InPython], ids=["installed", "python"])
 @pytest.mark.parametrize(
     "path", [p for p in RECORDS if not json.loads(p.read_text())["alloc_conf"]], ids=lambda p: p.stem
 )
-def test_the_allocator_in_one_loop_reserves_what_torch_does(path):
+def test_the_allocator_in_one_loop_reserves_what_torch_does(path, allocator_class):
     record = json.loads(path.read_text())
     requests, stretches, reserved = events_of(record["trace"])
-    allocator = DefaultAllocator(requests, {}, record["device_bytes"])
+    allocator = allocator_class(requests, {}, record["device_bytes"])
     for number, events in enumerate(stretches):
         if number:
             allocator.release_cached()
@@ -81,6 +91,7 @@ SIZES = st.sampled_from(
 )
 
 
+@pytest.mark.parametrize("allocator_class", [Installed, InPython], ids=["installed", "python"])
 @settings(max_examples=200, deadline=None)
 @given(
     requests=st.lists(st.tuples(SIZES, st.sampled_from([0, 0, 0, 1])), min_size=1, max_size=60),
@@ -88,12 +99,12 @@ SIZES = st.sampled_from(
     releases=st.sets(st.integers(0, 120), max_size=3),
     capacity=st.sampled_from([None, 60 * MIB, 200 * MIB]),
 )
-def test_the_allocator_in_one_loop_does_what_the_other_does(requests, dies_after, releases, capacity):
+def test_the_allocator_in_one_loop_does_what_the_other_does(allocator_class, requests, dies_after, releases, capacity):
     moments = [(2 * i, i) for i in range(len(requests))]
     moments += [(2 * (i + late) + 1, ~i) for i, late in zip(range(len(requests)), dies_after) if late]
     plain, other = (
         CachingAllocator(AllocatorConfig(capacity=capacity)),
-        DefaultAllocator(
+        allocator_class(
             [size for size, _ in requests], {i: stream for i, (_, stream) in enumerate(requests) if stream}, capacity
         ),
     )

@@ -3,6 +3,10 @@
 from .block import Block, rounded
 from .caching import CachingAllocator, OutOfMemory
 from .config import AllocatorConfig
-from .default import DefaultAllocator
+
+try:
+    from ._default import DefaultAllocator
+except ImportError:  # installed without a C compiler
+    from .default import DefaultAllocator
 
 __all__ = ["AllocatorConfig", "Block", "CachingAllocator", "DefaultAllocator", "OutOfMemory", "rounded"]

@@ -1,8 +1,9 @@
 """The caching allocator without options in one loop: nearly every training uses it, and an estimate asks it often.
 
-The rules are those of ``caching.py``, which is the place to read them; here blocks are numbers. Sizes and addresses
-count 512 bytes, a cached block is ``size << _BITS | address``, and no address is used by two segments, which have a gap
-between them: blocks that touch are of one segment, and the lower address is that of the older segment.
+The rules are those of ``caching.py``, which is the place to read them, and ``_default.c`` is the same in C, which takes
+this one's place where it could be built. Here blocks are numbers. Sizes and addresses count 512 bytes, a cached block
+is ``size << _BITS | address``, and no address is used by two segments, which have a gap between them: blocks that touch
+are of one segment, and the lower address is that of the older segment.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 
-from ..errors import InvalidRequest
 from .block import MIN_BLOCK, SMALL_SIZE, segment_size
 
 __all__ = ["DefaultAllocator"]
@@ -21,7 +21,10 @@ _SMALL = SMALL_SIZE // MIN_BLOCK
 
 
 class DefaultAllocator:
-    """Replays the allocations of these ``requests``; ``side`` are the streams of those of another than the main one."""
+    """Replays the allocations of these ``requests``; ``side`` are the streams of those of another than the main one.
+
+    Raises OverflowError beyond 128 PiB.
+    """
 
     def __init__(self, requests: Sequence[int], side: Mapping[int, int], capacity: int | None = None) -> None:
         self.capacity = capacity
@@ -112,7 +115,7 @@ class DefaultAllocator:
         start, length = self._top, num_bytes // MIN_BLOCK
         self._top += length + 1
         if self._top > _ADDRESS:
-            raise InvalidRequest("this takes more than 128 PiB; make batch, resolution or model smaller")
+            raise OverflowError("more than 128 PiB")
         self._segments[start] = self._stops[start] = start + length
         self._starts[start + length] = start
         return length << _BITS | start

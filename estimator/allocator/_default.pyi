@@ -1,0 +1,1 @@
+from .default import DefaultAllocator as DefaultAllocator
