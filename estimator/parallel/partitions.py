@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ..engine import Tensor
 from ..engine.autograd import AccumulateGrad
+from ..units import DType
 
-__all__ = ["ALIGNMENT", "FlatGroup", "Place", "candidates", "round_robin", "sent_together"]
+__all__ = ["ALIGNMENT", "FlatGroup", "Place", "candidates", "candidates_behind", "round_robin", "sent_together"]
 
 #: ``nccl_start_alignment_factor``: elements, for each rank.
 ALIGNMENT = 2
@@ -113,8 +114,49 @@ def candidates(groups: Sequence[FlatGroup], places: Mapping[int, int]) -> list[i
     for rank in sorted(loads, key=lambda rank: (-firsts[rank], -loads[rank])):
         if not found or loads[rank] > loads[found[-1]]:
             found.append(rank)
-    slices = [
-        (numel, rank) for group in groups for index in range(len(group.starts)) for rank, numel in group.slices(index)
-    ]
-    largest = max(slices)[1]
+    slices = _slices(groups)
+    largest = max(slices, key=lambda rank: (slices[rank], rank))
     return found if largest in found else [*found, largest]
+
+
+def candidates_behind(groups: Sequence[FlatGroup], bucket: int, size: int) -> list[int]:
+    """The same where gradients of ``size`` bytes an element go to buckets of ``bucket`` elements behind the backward
+    pass, in the parameters' order.
+
+    At the moment of a rank's first gradient those that went to buckets before are gone, and its own are kept from then
+    on: one rank needs most then, another for its whole gradients, or for them and its largest slice in fp64.
+    """
+    loads: dict[int, int] = {}
+    begins: dict[int, int] = {}
+    waiting: list[int] = []
+    gone = filled = 0
+    for group in groups:
+        for index, p in enumerate(group.parameters):
+            if filled + p.numel > bucket:
+                for rank in waiting:
+                    begins.setdefault(rank, gone)
+                waiting, filled = [], 0
+            gone += p.numel if p.numel <= bucket else 0
+            filled += p.numel
+            for rank, _ in group.slices(index):
+                loads[rank] = loads.get(rank, 0) + p.numel
+                waiting.append(rank)
+    for rank in waiting:
+        begins.setdefault(rank, gone)
+    slices = _slices(groups)
+    most = (
+        max(loads, key=lambda rank: (loads[rank] - begins[rank], -rank)),
+        max(loads, key=lambda rank: (loads[rank], -rank)),
+        max(loads, key=lambda rank: (size * loads[rank] + DType.float64.size * slices[rank], -rank)),
+    )
+    return list(dict.fromkeys(most))
+
+
+def _slices(groups: Sequence[FlatGroup]) -> dict[int, int]:
+    """Elements of the largest slice of a parameter that each rank has."""
+    largest: dict[int, int] = {}
+    for group in groups:
+        for index in range(len(group.starts)):
+            for rank, numel in group.slices(index):
+                largest[rank] = max(largest.get(rank, 0), numel)
+    return largest

@@ -14,7 +14,7 @@ from ..engine.autograd import AccumulateGrad
 from ..optimizers import Group
 from ..units import DType
 from .deepspeed import DeepSpeed
-from .partitions import FlatGroup, Place, candidates, round_robin, sent_together
+from .partitions import FlatGroup, Place, candidates, candidates_behind, round_robin, sent_together
 from .rivals import most_loaded
 from .traffic import OF_BACKWARD, Traffic, all_gather, all_reduce
 
@@ -77,13 +77,16 @@ class ZeroOneTwo(DeepSpeed):
         return group.parameters
 
     def _most_loaded(self) -> int:
-        """Without overlap stage 1 goes through the parameters in order: the first rank copies its gradients while all
-        others are there. Else the candidates are played."""
+        """Without overlap stage 1 goes through the parameters in order, while all other gradients are there. Who may
+        be the most loaded is played; gradients on the host are no load."""
         as_they_come = self.partitions_gradients or self.config.overlap_comm
-        if self.config.rank is not None or not as_they_come:
+        if self.config.rank is not None or (self.config.offload_optimizer and not as_they_come):
             return self.config.rank or 0
-        ordered = self.ordered(list(self.step.trained.values()))
-        ranks = candidates(self.groups, {id(p): place for place, p in enumerate(ordered)})
+        if as_they_come:
+            ordered = self.ordered(list(self.step.trained.values()))
+            ranks = candidates(self.groups, {id(p): place for place, p in enumerate(ordered)})
+        else:
+            ranks = candidates_behind(self.groups, self.config.reduce_bucket_size, self.step.dtype.size)
         return ranks[0] if len(ranks) == 1 else most_loaded(self.step, ranks)
 
     # a gradient is there

@@ -43,6 +43,7 @@ DEFAULT = [(VIT, 2, SMALL, {"bs": 3})]
 SLOW = [
     (VIT, 1, AUTO, {}),
     (VIT, 1, SMALL, {"accum": 2}),
+    (VIT, 1, {"reduce_bucket_size": 20_000}, {"gpus": 4}),
     (VIT, 1, {**SMALL, "overlap_comm": True}, {"precision": "fp16"}),
     (VIT, 2, SMALL, {"accum": 2}),
     (VIT, 2, {}, {"precision": "fp32"}),
