@@ -83,9 +83,7 @@ def test_the_rank_that_needs_most_is_followed(stage, bucket, more):
     asked = {**SMALL, "res": "32", "gpus": 2, **more, "parallel": f"zero{stage}"}
     followed = phases(vitmem.estimate(**asked, deepspeed=file))
     options = TrainSettings.of(deepspeed=file).zero_options
-    ranks = [
-        phases(vitmem.estimate(**asked, zero_options=(*options, ("rank", rank)))) for rank in range(asked["gpus"])
-    ]
+    ranks = [phases(vitmem.estimate(**asked, zero_options=(*options, ("rank", rank)))) for rank in range(asked["gpus"])]
     most = max(ranks, key=lambda peaks: (max(peaks), sum(peaks)))
     assert followed == most
     assert ranks.count(most) == 1
