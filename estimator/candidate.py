@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from .cost import Cost, cost_of
-from .device import device_of, holds, verdict
+from .device import Run, device_of, holds, verdict
 from .pipeline import estimate_of, peak_of, resolved
 from .play import Played, play
 from .result import Estimate, Peak
@@ -46,6 +46,19 @@ class Candidate:
         device, begun = self.device, self._begun
         del self._begun  # it goes on
         return Played(self.plan, self.settings, device.gpu, device.allocator, begun=begun)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The processes that decide whether it fits."""
+        return self._played.runs
+
+    @property
+    def least_bytes(self) -> int:
+        """What no GPU of this generation could do without: :attr:`requested_bytes` less what kernels borrow, which is
+        all that depends on the number of its processors."""
+        ledger = self._played.ledger
+        lent = [0 if kind == "workspaces" else size for size, kind in zip(ledger.bytes, ledger.kinds)]
+        return allocated_peak(ledger._replace(bytes=tuple(lent)), -1)
 
     @property
     def usable_bytes(self) -> int:

@@ -8,25 +8,26 @@ are not split): the answer fits, and the next larger candidate does not.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from itertools import dropwhile
+from typing import TYPE_CHECKING, Any
 
-from .candidate import Candidate
+from .boundary import Row, candidate_of
 from .collector import paused
-from .errors import DoesNotFit, InvalidRequest, NoFamily, NotModelled, did_you_mean
+from .errors import DoesNotFit, InvalidRequest, did_you_mean
 from .pipeline import estimate_settings, resolved
 from .result import SCHEMA_VERSION, Estimate
-from .searching import last_that
 from .settings import TrainSettings
 from .units import format_bytes
+
+if TYPE_CHECKING:
+    from .gpus import GpuRow
 
 __all__ = ["TARGETS", "Solution", "solve_settings"]
 
 #: Nobody trains on more images or pixels at once; a candidate beyond these is not tried.
 _MAX_BS = 1 << 20
 _MAX_PIXELS = 8192
-#: The batch of a first guess' second point, in batches asked for.
-_STRETCH = 4
 #: Models with smaller patches merge 2x2 patches three times on the way: multiples of this many pixels need no padding.
 _HIERARCHICAL_STEP = 32
 
@@ -68,56 +69,6 @@ def _listed() -> str:
     return ", ".join(TARGETS)
 
 
-class _Tried:
-    """Candidates by their place in order of growing memory; each is played once, and most are only asked whether they
-    fit."""
-
-    def __init__(self, at: Callable[[int], TrainSettings]) -> None:
-        self._at = at
-        self._candidates: dict[int, Candidate | Estimate] = {}
-        self._estimates: dict[int, Estimate] = {}
-
-    def candidate(self, place: int) -> Candidate | Estimate:
-        """What is known of a place: its estimate where no family covers the model and it was rehearsed."""
-        if place not in self._candidates:
-            try:
-                self._candidates[place] = Candidate(self._at(place))
-            except NoFamily:
-                self._candidates[place] = estimate_settings(self._at(place))
-        return self._candidates[place]
-
-    def __getitem__(self, place: int) -> Estimate:
-        if place not in self._estimates:
-            seen = self.candidate(place)
-            self._estimates[place] = seen.estimate(self._slope(place)) if isinstance(seen, Candidate) else seen
-        return self._estimates[place]
-
-    def _slope(self, place: int) -> int | None:
-        """What one more image takes, where a candidate has it."""
-        seen, larger = self._candidates[place], self._candidates.get(place + 1)
-        if not (isinstance(seen, Candidate) and isinstance(larger, Candidate)):
-            return None
-        is_next = dataclasses.replace(seen.settings, bs=seen.settings.bs + 1) == larger.settings
-        return larger.requested_bytes - seen.requested_bytes if is_next else None
-
-    def fits(self, place: int) -> bool:
-        """Whether the estimate of a place would say yes."""
-        seen = self.candidate(place)
-        return seen.fits if isinstance(seen, Candidate) else _fits(seen)
-
-    def last_that_fits(
-        self, guess: int, further: Callable[[int], int] | None = None, *, first: int, last: int
-    ) -> int | None:
-        """The place before the first that does not fit, found outwards from ``guess``; None if ``first`` does not."""
-        return last_that(self.fits, guess, first, last, further)
-
-
-def _fits(estimate: Estimate) -> bool:
-    if estimate.verdict is None:
-        raise NotModelled(f"{estimate.model.name}: only its tensors are known, not whether it fits")
-    return bool(estimate.verdict["fits"] == "yes")
-
-
 def _does_not_fit(estimate: Estimate, what: str) -> DoesNotFit:
     verdict, peak = estimate.verdict, estimate.peak
     assert verdict is not None
@@ -139,82 +90,87 @@ def _does_not_fit(estimate: Estimate, what: str) -> DoesNotFit:
 
 def _solve_bs(settings: TrainSettings) -> Solution:
     unit = 2 if settings.mixup and settings.loop == "timm" else 1  # timm mixes the halves of a batch
-    tried = _Tried(lambda place: dataclasses.replace(settings, bs=place * unit))
-    last = _MAX_BS // unit
-    asked = min(max(settings.bs // unit, 1), last)
-    place = tried.last_that_fits(*_line(tried, asked, last), first=1, last=last)
+    sizes = range(unit, _MAX_BS + 1, unit)
+    row = Row(lambda place: dataclasses.replace(settings, bs=sizes[place]), sizes)
+    place = row.last_that_fits(min(max(settings.bs // unit, 1), len(sizes)) - 1)
     if place is None:
-        raise _does_not_fit(tried[1], f"bs {unit}")
-    following = None if place == last else tried[place + 1]
-    return Solution(what="bs", value=place * unit, estimate=tried[place], next=following)
-
-
-def _line(tried: _Tried, asked: int, last: int) -> tuple[int, Callable[[int], int]]:
-    """A first guess by a straight line through two places, and how far another place is from the boundary by its
-    slope."""
-    far = min(_STRETCH * asked, last)
-    one, other = tried.candidate(asked), tried.candidate(far)
-    if not (isinstance(one, Candidate) and isinstance(other, Candidate)):
-        raise NotModelled(f"{tried[asked].model.name}: only its tensors are known, not whether it fits")
-    slope = max((other.requested_bytes - one.requested_bytes) // max(far - asked, 1), 1)
-
-    def further(place: int) -> int:
-        seen = tried.candidate(place)
-        assert isinstance(seen, Candidate)
-        return seen.spare_bytes // slope
-
-    return far + other.expected_spare_bytes // slope, further
+        raise _does_not_fit(row.estimate(0), f"bs {unit}")
+    following = row.estimate(place + 1) if place + 1 < len(sizes) else None
+    return Solution(what="bs", value=sizes[place], estimate=row.estimate(place), next=following)
 
 
 def _solve_res(settings: TrainSettings) -> Solution:
-    sizes = list(_resolutions(settings))
-    tried = _Tried(lambda place: dataclasses.replace(settings, res=sizes[place]))
-    native = resolved(settings)[0].image_size
-    guess = min(range(len(sizes)), key=lambda place: abs(sizes[place][0] - native[0]))
-    place = tried.last_that_fits(guess, first=0, last=len(sizes) - 1)
+    sizes = _Resolutions(settings)
+    row = Row(sizes.settings, [height * width for height, width in sizes.all], sizes.stands)
+    place = row.last_that_fits(sizes.native)
     if place is None:
-        raise _does_not_fit(tried[0], f"res {'x'.join(map(str, sizes[0]))}")
-    following = tried[place + 1] if place + 1 < len(sizes) else None
-    return Solution(what="res", value=sizes[place], estimate=tried[place], next=following)
+        raise _does_not_fit(row.estimate(0), f"res {'x'.join(map(str, sizes.all[0]))}")
+    following = row.estimate(place + 1) if place + 1 < len(sizes.all) else None
+    return Solution(what="res", value=sizes.all[sizes.stands(place)], estimate=row.estimate(place), next=following)
 
 
-def _resolutions(settings: TrainSettings) -> Iterator[tuple[int, int]]:
-    """Sizes that the library takes without a remainder, in the proportion of the one that was asked for."""
-    plan = resolved(settings)[0]
-    (height, width), patch = plan.image_size, plan.patch_size
-    step_h, step_w = (side if side >= 8 else _HIERARCHICAL_STEP for side in patch)
-    for count in range(1, _MAX_PIXELS // max(step_h, step_w) + 1):
-        size = count * step_h, max(round(count * step_h * width / height / step_w), 1) * step_w
-        try:
-            resolved(dataclasses.replace(settings, res=size))
-        except InvalidRequest:
-            continue
-        yield size
+class _Resolutions:
+    """Multiples of the patch in the proportion of the size that was asked for, from the first that the library takes
+    on; where it refuses one, ``stands`` is the next smaller that it takes."""
+
+    def __init__(self, settings: TrainSettings) -> None:
+        self._settings = settings
+        self._taken: dict[tuple[int, int], bool] = {}
+        plan = resolved(settings)[0]
+        (height, width), patch = plan.image_size, plan.patch_size
+        down, right = (side if side >= 8 else _HIERARCHICAL_STEP for side in patch)
+        multiples = (
+            (count * down, max(round(count * down * width / height / right), 1) * right)
+            for count in range(1, _MAX_PIXELS // max(down, right) + 1)
+        )
+        self.all = [*dropwhile(lambda size: not self._is_taken(size), multiples)] or [plan.image_size]
+        self.native = min(range(len(self.all)), key=lambda place: abs(self.all[place][0] - height))
+
+    def settings(self, place: int) -> TrainSettings:
+        """The candidate of a size."""
+        return dataclasses.replace(self._settings, res=self.all[place])
+
+    def stands(self, place: int) -> int:
+        """The place of the size that is tried in its stead: itself, if the library takes it."""
+        while not self._is_taken(self.all[place]):
+            place -= 1
+        return place
+
+    def _is_taken(self, size: tuple[int, int]) -> bool:
+        if size not in self._taken:
+            try:
+                resolved(dataclasses.replace(self._settings, res=size))
+            except InvalidRequest:
+                self._taken[size] = False
+            else:
+                self._taken[size] = True
+        return self._taken[size]
 
 
 def _solve_gpu(settings: TrainSettings) -> Solution:
-    from .gpus import load
-
     if settings.gpu is not None or settings.memory is not None:
         raise InvalidRequest("solve gpu looks for the GPU itself; leave out --gpu and --memory")
-    rows = sorted(load().values(), key=lambda row: (row.memory_bytes, row.tensor_tflops))
-    names = [row.name for row in rows if row.capability >= (7, 5)]  # older ones run no CUDA 13 build of torch 2.14
-    missed: Estimate | None = None
-    for name in names[_first_that_holds(settings, [load()[name].memory_bytes for name in names]) :]:
-        estimate = estimate_settings(dataclasses.replace(settings, gpu=name))
-        if _fits(estimate):
-            return Solution(what="gpu", value=name, estimate=estimate, next=missed)
-        missed = estimate
-    missed = missed or estimate_settings(dataclasses.replace(settings, gpu=names[-1]))
-    raise _does_not_fit(missed, f"bs {settings.bs}")
+    least: dict[tuple[int, int], int] = {}
+    smaller = None
+    for row in _gpus():
+        asked = dataclasses.replace(settings, gpu=row.name)
+        if row.memory_bytes >= least.get(row.capability, 0):
+            tried = candidate_of(asked)
+            if tried.fits:
+                missed = None if smaller is None else estimate_settings(smaller)
+                return Solution(what="gpu", value=row.name, estimate=tried.estimate(), next=missed)
+            least[row.capability] = max(tried.least_bytes, least.get(row.capability, 0))
+        smaller = asked
+    assert smaller is not None
+    raise _does_not_fit(estimate_settings(smaller), f"bs {settings.bs}")
 
 
-def _first_that_holds(settings: TrainSettings, memories: Sequence[int]) -> int:
-    """The first GPU that is worth a try: the tensors of a step differ between GPUs only in what attention saves and
-    borrows, and a card with half the memory of an A100's peak holds none of them. The one before is tried too."""
-    least = estimate_settings(settings).peak.tensor_bytes // 2
-    holding = (place for place, memory in enumerate(memories) if memory >= least)
-    return max(next(holding, len(memories)) - 1, 0)
+def _gpus() -> list[GpuRow]:
+    """The smallest memory first; without those that no CUDA 13 build of torch 2.14 runs on."""
+    from .gpus import load
+
+    rows = [row for row in load().values() if row.capability >= (7, 5)]
+    return sorted(rows, key=lambda row: (row.memory_bytes, row.tensor_tflops))
 
 
 #: What can be solved for.

@@ -1,0 +1,98 @@
+"""Candidates in order of growing memory, and the last of them that fits: most are only asked whether they do."""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from .candidate import Candidate
+from .errors import NoFamily, NotModelled
+from .pipeline import estimate_settings
+from .result import Estimate
+from .searching import last_that
+from .settings import TrainSettings
+from .straight import line_through
+
+__all__ = ["Row", "candidate_of"]
+
+#: The second candidate that is played has so many times the images or pixels of the one that was asked for.
+_STRETCH = 4
+
+
+def candidate_of(settings: TrainSettings) -> Candidate:
+    """Raises NotModelled where no family covers the model: a rehearsal does not tell whether it fits."""
+    try:
+        return Candidate(settings)
+    except NoFamily:
+        name = estimate_settings(settings).model.name
+        raise NotModelled(f"{name}: only its tensors are known, not whether it fits") from None
+
+
+class Row:
+    """``amounts[place]`` is what a candidate has of what grows, images or pixels, and ``at(place)`` its settings.
+
+    Each is played once. ``stands(place)`` is the place whose candidate is there: itself, or one below where the
+    library refuses what would be.
+    """
+
+    def __init__(
+        self, at: Callable[[int], TrainSettings], amounts: Sequence[int], stands: Callable[[int], int] = int
+    ) -> None:
+        self._at, self._amounts, self._stands = at, amounts, stands
+        self._tried: dict[int, Candidate] = {}
+        self._slope = 1  # bytes per image or pixel
+
+    def candidate(self, place: int) -> Candidate:
+        """What stands at a place."""
+        place = self._stands(place)
+        if place not in self._tried:
+            self._tried[place] = candidate_of(self._at(place))
+        return self._tried[place]
+
+    def estimate(self, place: int) -> Estimate:
+        """All that there is to say of a place."""
+        seen, larger = self.candidate(place), self._tried.get(place + 1)
+        one_more = None
+        if larger is not None and dataclasses.replace(seen.settings, bs=seen.settings.bs + 1) == larger.settings:
+            one_more = larger.requested_bytes - seen.requested_bytes
+        return seen.estimate(one_more)
+
+    def last_that_fits(self, asked: int) -> int | None:
+        """The place before the first that does not fit, None if the first does not; ``asked`` is one to begin with."""
+        last = len(self._amounts) - 1
+        far = min(max(self._place_of(self._amounts[asked] * _STRETCH), asked + 1), last)
+        one, other = self.candidate(asked), self.candidate(far)
+        distance = self._amounts[far] - self._amounts[asked]
+        self._slope = max((other.requested_bytes - one.requested_bytes) // max(distance, 1), 1)
+        guess = far + self._places(far, other.expected_spare_bytes)
+        return last_that(lambda place: self.candidate(place).fits, guess, 0, last, self._further)
+
+    def _place_of(self, amount: int) -> int:
+        return max(bisect_right(self._amounts, amount) - 1, 0)
+
+    def _places(self, place: int, spare_bytes: int) -> int:
+        """By how many places a candidate may grow that spares so much; below 0 where it has to shrink."""
+        return self._place_of(self._amounts[place] + spare_bytes // self._slope) - place
+
+    def _further(self, place: int) -> int:
+        """How far the boundary should be from a place that was tried: by the straight line through it and the nearest
+        other one, else by the slope of what is requested."""
+        seen, place = self.candidate(place), self._stands(place)
+        others = [other for other in self._tried if other != place]
+        guess = self._places(place, seen.spare_bytes)
+        if not others:
+            return guess
+        nearest = min(others, key=lambda other: abs(other - place))
+        line = line_through(seen, self._tried[nearest], self._amounts[place], self._amounts[nearest])
+        if line is None:
+            return guess
+
+        def holds(at: int) -> bool:
+            return line.holds(self._amounts[at])
+
+        def further(at: int) -> int:
+            return self._places(at, line.spare_bytes(self._amounts[at]))
+
+        boundary = last_that(holds, place + guess, 0, len(self._amounts) - 1, further)
+        return (-1 if boundary is None else boundary) - place
