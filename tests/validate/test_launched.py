@@ -116,11 +116,14 @@ def test_ddp_on_two_gpus_takes_what_the_estimate_says(two_gpus):
     found = measure(settings, timeout_s=300, on_gpu=True, **two_gpus)
     comparison = compare(play_settings(settings), found)
     off = {row.name: row.measured_bytes - row.estimated_bytes for row in comparison.phases}
+    moved = off["forward"]  # gloo's threads may let go of a tensor a moment late: what comes next lies elsewhere,
+    assert moved in {0, -166_912}  # in a block without a remainder that is too small to be split off
     scalars = 2 * 512  # two more than the loop of the contract has
-    assert (off["forward"], off["backward"], off["first_step"]) == (0, scalars, 0)
+    assert (off["backward"] - moved, off["first_step"] - moved) == (scalars, 0)
+    assert off["optimizer_step"] - moved == -512  # Trainer lets go of the last norm before it takes the next one
     peaks = {row.name: row for row in comparison.peaks}
     late = found.reserved_bytes - peaks["reserved_bytes"].estimated_bytes
-    assert late in {0, 20 << 20}  # gloo's threads may let go of a tensor a moment after the program: one segment more
+    assert late in {0, 20 << 20}  # one segment more
     assert len(found.ranks) == 2
     assert found.device_bytes > found.reserved_bytes
 

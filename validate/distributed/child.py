@@ -140,6 +140,12 @@ def _followed(watch: Watch) -> Any:
             watch.storages.start("backward")
             return loss
 
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            loss = super().training_step(*args, **kwargs)
+            if self.accelerator.sync_gradients and not self.is_deepspeed_enabled:
+                step_begins(watch)  # gradients are clipped next
+            return loss
+
         def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
             watch.storages.start("evaluation")
             result = super().evaluation_loop(*args, **kwargs)
@@ -165,10 +171,6 @@ def _moments(settings: TrainSettings, watch: Watch) -> Any:
             watch.note("rest")
             watch.step_begins()
             watch.storages.start("forward")
-
-        def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-            if not watch.trainer.is_deepspeed_enabled:
-                step_begins(watch)
 
         def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
             watch.note("stepped")
