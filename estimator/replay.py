@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 from typing import NamedTuple
 
-from .allocator import AllocatorConfig, Block, CachingAllocator, DefaultAllocator, OutOfMemory
+from .allocator import AllocatorConfig, Player
 from .errors import InvalidRequest
 from .ledger import Ledger
 
@@ -38,7 +38,7 @@ def replay(ledger: Ledger, config: AllocatorConfig | None = None, *, marks: tupl
 
 
 def _replayed(ledger: Ledger, config: AllocatorConfig, marks: tuple[int, ...]) -> Replay:
-    player = _player(ledger, config)
+    player = Player(ledger.bytes, ledger.side, **dataclasses.asdict(config))
     reserved: dict[int, int] = {}
     start, failed = 0, None
     for stop in sorted({*marks, *ledger.releases, len(ledger.events)}):
@@ -57,45 +57,3 @@ def _replayed(ledger: Ledger, config: AllocatorConfig, marks: tuple[int, ...]) -
         failed=failed,
         reserved_at=tuple(reserved.get(mark, player.max_reserved) for mark in marks),
     )
-
-
-def _player(ledger: Ledger, config: AllocatorConfig) -> DefaultAllocator | _Player:
-    if config.expandable_segments or config.max_split_size is not None:
-        return _Player(ledger, config)
-    return DefaultAllocator(ledger.bytes, ledger.side, config.capacity)
-
-
-class _Player:
-    """An allocator with options, as :class:`DefaultAllocator` is one without."""
-
-    def __init__(self, ledger: Ledger, config: AllocatorConfig) -> None:
-        self.requests, self.side = ledger.bytes, ledger.side
-        self.sizes = [0] * len(ledger.bytes)
-        self._allocator = CachingAllocator(config)
-        self._living: dict[int, Block] = {}
-
-    @property
-    def max_reserved(self) -> int:
-        return self._allocator.max_reserved
-
-    @property
-    def num_retries(self) -> int:
-        return self._allocator.num_retries
-
-    def release_cached(self) -> None:
-        self._allocator.release_cached()
-
-    def play(self, events: Sequence[int]) -> int | None:
-        malloc, free, living = self._allocator.malloc, self._allocator.free, self._living
-        for place, event in enumerate(events):
-            if event < 0:
-                if (block := living.pop(~event, None)) is not None:
-                    free(block)
-            elif request := self.requests[event]:  # an empty tensor asks for nothing
-                try:
-                    block = malloc(request, self.side.get(event, 0))
-                except OutOfMemory:
-                    return place
-                living[event] = block
-                self.sizes[event] = block.size
-        return None

@@ -5,8 +5,8 @@ from .caching import CachingAllocator, OutOfMemory
 from .config import AllocatorConfig
 
 try:
-    from ._default import DefaultAllocator
+    from ._player import Player
 except ImportError:  # installed without a C compiler
-    from .default import DefaultAllocator
+    from .player import Player
 
-__all__ = ["AllocatorConfig", "Block", "CachingAllocator", "DefaultAllocator", "OutOfMemory", "rounded"]
+__all__ = ["AllocatorConfig", "Block", "CachingAllocator", "OutOfMemory", "Player", "rounded"]

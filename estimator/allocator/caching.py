@@ -218,7 +218,7 @@ class CachingAllocator:
             if room >= size:
                 return block
         page, device = _page(pool), self.config.device_bytes
-        space = -(-(device + device // 8) // page) * page
+        space = -(-max(device + device // 8, size) // page) * page  # more than a device has: only without a capacity
         start = self.driver.address(-(-space // LARGE_SEGMENT) * LARGE_SEGMENT)  # pages count from there
         block = Block(pool, self._next_segment(), start, space, mapped=False)
         pool.unmapped[block.address] = block

@@ -8,6 +8,9 @@ from .block import ROUND_LARGE
 
 __all__ = ["Driver"]
 
+#: More than any machine has, and less than what overflows in C.
+_MOST = 128 * 2**50
+
 
 class Driver:
     """``cudaMalloc`` and ``cudaFree``: ``reserved`` bytes are out, of ``capacity`` (None: no limit)."""
@@ -31,13 +34,15 @@ class Driver:
         self.reserved -= num_bytes
 
     def address(self, size: int) -> int:
-        """The first hole that is large enough, else behind everything."""
+        """The first hole that is large enough, else behind everything; raises OverflowError beyond 128 PiB."""
         size = -(-size // ROUND_LARGE) * ROUND_LARGE
         for i, (address, room) in enumerate(self._holes):
             if room >= size:
                 self._holes[i : i + 1] = [(address + size, room - size)] if room > size else []
                 return address
         self._top += size
+        if self._top > _MOST:
+            raise OverflowError("more than 128 PiB")
         return self._top - size
 
     def give_back(self, address: int, size: int) -> None:

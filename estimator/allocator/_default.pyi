@@ -1,1 +1,0 @@
-from .default import DefaultAllocator as DefaultAllocator
