@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["Ledger", "followed_by", "with_last_step_again"]
+__all__ = ["Alive", "Ledger", "followed_by", "living", "with_last_step_again"]
 
 
 class Ledger(NamedTuple):
@@ -38,6 +38,21 @@ class Ledger(NamedTuple):
         return self.phases[phase][1] if phase < len(self.phases) else len(self.events)
 
 
+class Alive(NamedTuple):
+    """The numbers of what is alive after ``event`` events."""
+
+    event: int
+    numbers: list[int]
+
+
+def living(ledger: Ledger, event: int, since: Alive | None = None) -> Alive:
+    """What is alive after ``event`` events, from what is known to be ``since`` fewer on."""
+    start, before = since or (0, [])
+    happened = ledger.events[start:event]
+    changes = set(happened)
+    return Alive(event, [i for i in (*before, *happened) if i >= 0 and ~i not in changes])
+
+
 def with_last_step_again(ledger: Ledger) -> Ledger:
     """``ledger`` with its last step once more, allocation by allocation: a steady step repeats the one before."""
     return followed_by(ledger, ledger, ledger.first_event(ledger.steps[-1]))
@@ -52,13 +67,13 @@ def followed_by(ledger: Ledger, source: Ledger, first: int) -> Ledger:
     stop, events = len(ledger.events), source.events[first:]
     oldest = next(event for event in events if event >= 0)
     later = len(ledger.bytes) - oldest
-    heirs = _heirs(source, first, ledger, {~event for event in events if ~oldest < event < 0})
-    gone = [place for place, event in enumerate(events) if ~oldest < event < 0 and ~event not in heirs]
-    moved = [
-        event + later if event >= 0 else event - later if event <= ~oldest else ~heirs[~event]
-        for event in events
-        if not ~oldest < event < 0 or ~event in heirs
-    ]
+    freed = {~event for event in events if ~oldest < event < 0}
+    heirs = _heirs(source, first, ledger, freed)
+    gone: list[int] = []
+    if len(heirs) < len(freed):
+        gone = [place for place, event in enumerate(events) if ~oldest < event < 0 and ~event not in heirs]
+        events = tuple([event for event in events if not ~oldest < event < 0 or ~event in heirs])
+    moved = [event + later if event >= 0 else event - later if event <= ~oldest else ~heirs[~event] for event in events]
 
     def placed(event: int) -> int:
         return event - first + stop - bisect_left(gone, event - first)
@@ -76,18 +91,44 @@ def followed_by(ledger: Ledger, source: Ledger, first: int) -> Ledger:
     )
 
 
+#: Bytes, kind and layer of an allocation.
+_Like = tuple[int, str, str]
+
+
 def _heirs(source: Ledger, first: int, ledger: Ledger, freed: set[int]) -> dict[int, int]:
     """For what ``source`` has ``freed`` after ``first`` events: what has its rank at the end of ``ledger``, if any."""
-    sizes = {source.bytes[i] for i in freed}
-    now, then = _by_likeness(source, sizes, first), _by_likeness(ledger, sizes, len(ledger.events))
-    return {i: heir for like, ones in now.items() for i, heir in zip(ones, then.get(like, ())) if i in freed}
+    now: dict[_Like, list[int]] = {}
+    missing = len(freed)
+    for i, like in _youngest_first(source, first) if freed else ():
+        now.setdefault(like, []).append(i)
+        missing -= i in freed
+        if not missing:
+            break
+    now = {like: ones for like, ones in now.items() if not freed.isdisjoint(ones)}
+    then: dict[_Like, list[int]] = {like: [] for like in now}
+    missing = sum(map(len, now.values()))
+    for i, like in _youngest_first(ledger, len(ledger.events)) if freed else ():
+        if like in then and len(then[like]) < len(now[like]):
+            then[like].append(i)
+            missing -= 1
+            if not missing:
+                break
+    return {i: heir for like, ones in now.items() for i, heir in zip(ones, then[like]) if i in freed}
 
 
-def _by_likeness(ledger: Ledger, sizes: set[int], stop: int) -> dict[tuple[int, str, str], list[int]]:
-    """Those of these sizes that are alive after ``stop`` events, by (bytes, kind, layer), the youngest first."""
-    alive: dict[tuple[int, str, str], list[int]] = {}
-    events = set(ledger.events[:stop])
-    of_size = [i for i, size in enumerate(ledger.bytes) if size in sizes]
-    for i in reversed([i for i in of_size if ~i not in events and i in events]):
-        alive.setdefault((ledger.bytes[i], ledger.kinds[i], ledger.layers[i]), []).append(i)
-    return alive
+def _youngest_first(ledger: Ledger, stop: int) -> Iterator[tuple[int, _Like]]:
+    """What is alive after ``stop`` events, from the highest number on, and what it is like.
+
+    Numbers grow with time but for the model's, which is moved to the device in another order than it is built in.
+    """
+    sizes, kinds, layers = ledger.bytes, ledger.kinds, ledger.layers
+    begin = ledger.first_event(ledger.steps[0]) if ledger.steps else 0
+    deaths: set[int] = set()
+    for event in reversed(ledger.events[begin:stop]):
+        if event < 0:
+            deaths.add(event)
+        elif ~event not in deaths:
+            yield event, (sizes[event], kinds[event], layers[event])
+    for event in sorted(living(ledger, begin).numbers, reverse=True):
+        if ~event not in deaths:
+            yield event, (sizes[event], kinds[event], layers[event])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import accumulate
+from bisect import bisect_left
 from math import ceil
 from typing import NamedTuple
 
@@ -137,25 +137,31 @@ def resumed(steps: Ledger, *, has_masters: bool = False) -> Ledger:
     weights are copied into those that the model has (torch 2.14, optim/optimizer.py). A state that is there from the
     optimizer's construction on goes when all of the new one is there.
     """
-    start = steps.first_event(_LOOP)
-    before, behind = steps.events[:start], steps.events[start:]
-    behind_begin = steps.events[steps.first_event(steps.steps[0]) :]  # an EMA copy is made before
-    made = [event for event in behind_begin if event >= 0 and steps.kinds[event] == "optimizer_state"]
+    start, begin = steps.first_event(_LOOP), steps.first_event(steps.steps[0])
+    first_made = next(event for event in steps.events[begin:] if event >= 0)  # an EMA copy is made before
+    made = [i for i, kind in enumerate(steps.kinds[first_made:], first_made) if kind == "optimizer_state"]
+    before, (behind, places) = steps.events[:start], _without(steps.events, made, start)
     constructed = [] if has_masters else [event for event in before if steps.kinds[event] == "optimizer_state"]
     first_new = len(steps.bytes)
     loaded = [*range(first_new, first_new + len(constructed)), *(~event for event in constructed), *made]
-    moves = set(made)
-    ahead = list(accumulate((event in moves for event in reversed(behind)), initial=0))[::-1]  # from each event on
-
-    def placed(first: int) -> int:
-        return first + len(loaded) - len(made) + ahead[first - start]
-
-    phases = [(name, placed(first)) for name, first in steps.phases[_LOOP:]]
+    phases = [(name, first + len(loaded) - bisect_left(places, first)) for name, first in steps.phases[_LOOP:]]
     return steps._replace(
         bytes=(*steps.bytes, *(steps.bytes[event] for event in constructed)),
         kinds=(*steps.kinds, *("optimizer_state" for _ in constructed)),
         layers=(*steps.layers, *(steps.layers[event] for event in constructed)),
-        events=(*before, *loaded, *(event for event in behind if event not in moves)),
+        events=(*before, *loaded, *behind),
         phases=(*steps.phases[:_LOOP], ("resume", start), *phases),
         steps=tuple(step + 1 for step in steps.steps),
     )
+
+
+def _without(events: tuple[int, ...], some: list[int], start: int) -> tuple[list[int], list[int]]:
+    """The events from ``start`` on but for ``some``, which are given in their order, and where these are."""
+    rest: list[int] = []
+    places: list[int] = []
+    for event in some:
+        place = events.index(event, start)
+        rest += events[start:place]
+        places.append(place)
+        start = place + 1
+    return [*rest, *events[start:]], places

@@ -153,7 +153,7 @@ def peak_of(played: Played, device: Device, reserved: int) -> Peak:
 
 
 def _by_kind(played: Played, event: int) -> Mapping[str, int]:
-    return dict.fromkeys(KINDS, 0) | snapshot(played.ledger, played.replay.blocks, event)
+    return dict.fromkeys(KINDS, 0) | snapshot(played.ledger, played.replay.blocks, event, played.alive)
 
 
 def _phases(played: Played) -> Mapping[str, PhasePeak | None]:
@@ -180,7 +180,7 @@ def _phase(summaries: list[PhaseSummary], reserved: int | None = None) -> PhaseP
 
 def _states(played: Played) -> States:
     ends = {summary.name: summary.end for summary in played.steady}
-    at_backward = snapshot(played.ledger, played.replay.blocks, ends["backward"].event)
+    at_backward = snapshot(played.ledger, played.replay.blocks, ends["backward"].event, played.alive)
     return States(
         parameter_bytes=at_backward.get("parameters", 0),
         buffer_bytes=at_backward.get("buffers", 0),
@@ -195,8 +195,12 @@ def _scaling(played: Played, plan: Plan, settings: TrainSettings, device: Device
     if slope is None:
         larger = with_larger_batch(played.step, played.ledger)
         if larger is None:
-            larger = play(plan, dataclasses.replace(settings, bs=settings.bs + 1), device.gpu).run.ledger()
-        slope = allocated_peak(larger, -1) - allocated_peak(played.ledger, -1)
+            of_larger = allocated_peak(
+                play(plan, dataclasses.replace(settings, bs=settings.bs + 1), device.gpu).run.ledger(), -1
+            )
+        else:
+            of_larger = allocated_peak(larger, -1, played.alive)
+        slope = of_larger - allocated_peak(played.ledger, -1, played.alive)
     return Scaling(fixed_bytes=played.allocated.total_bytes - slope * settings.bs, bytes_per_image=slope)
 
 

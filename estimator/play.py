@@ -12,7 +12,7 @@ from .engine import NotRepeatable, Repeats
 from .families import Plan
 from .generations import Torch
 from .kernels import Gpu, Kernels
-from .ledger import Ledger, with_last_step_again
+from .ledger import Alive, Ledger, living, with_last_step_again
 from .loops import LOOPS, begin
 from .parallel import strategy_of
 from .phases import Course, continued, not_played, resumed
@@ -147,18 +147,28 @@ class Played:
         return self.run.replay
 
     @cached_property
+    def alive(self) -> Alive:
+        """What is there when the step that is reported begins."""
+        return living(self.ledger, self.ledger.first_event(self.ledger.steps[STEPS]))
+
+    @cached_property
     def _summaries(self) -> list[PhaseSummary]:
-        return phase_summaries(self.course.ledger, self.replay.blocks)
+        """The phases from the step that is reported to the last that an answer speaks of."""
+        ledger, steps = self.course.ledger, self.course.ledger.steps
+        last = max(STEPS, self.course.last_batch or 0, self.course.evaluation or 0)
+        phases = range(steps[STEPS], ledger.step_phases(last).stop)
+        return phase_summaries(ledger, self.replay.blocks, phases, self.alive)
 
     @property
     def steady(self) -> list[PhaseSummary]:
         """The phases of the step that is reported."""
         return self.summaries(STEPS)
 
-    @property
+    @cached_property
     def first_step(self) -> list[PhaseSummary]:
         """The phases of the first step."""
-        return self.summaries(0)
+        ledger = self.course.ledger
+        return phase_summaries(ledger, self.replay.blocks, ledger.step_phases(0))
 
     @cached_property
     def tensors(self) -> Moment:
@@ -183,8 +193,9 @@ class Played:
         return tuple(self.each_run)
 
     def summaries(self, step: int) -> list[PhaseSummary]:
-        """The phases of a step."""
-        return [self._summaries[phase] for phase in self.course.ledger.step_phases(step)]
+        """The phases of a step, from the one that is reported on."""
+        begin, phases = self.course.ledger.steps[STEPS], self.course.ledger.step_phases(step)
+        return self._summaries[phases.start - begin : phases.stop - begin]
 
     @property
     def last_batch(self) -> list[PhaseSummary]:
@@ -204,7 +215,7 @@ class Played:
             return []
         ledger = self.resume.ledger
         first = next(phase for phase, (name, _) in enumerate(ledger.phases) if name == "resume")
-        return phase_summaries(ledger, self.resume.replay.blocks)[first : ledger.steps[1]]
+        return phase_summaries(ledger, self.resume.replay.blocks, range(first, ledger.steps[1]))
 
 
 def tensor_peak(summaries: list[PhaseSummary]) -> Moment:
