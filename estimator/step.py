@@ -60,20 +60,18 @@ class Step:
         self.model: Module = plan.build(self.scope)
         run.events[:] = self.scope.moving_order()
         self._freeze(plan)
+        #: The parameters that require grad, by name.
+        self.trained = {name: tensor for name, tensor in self.scope.parameters.items() if tensor.requires_grad}
         self._checkpoint()
         self.optimizer = optimizer_of(settings.optim or "adamw_torch", kernels.torch, on_cpu=kernels.on_cpu)
         self.names: dict[str, object] = {}
+        self.no_decay: dict[str, bool] = {}  # the loop's answers
         self.sizes: Sequence[int] = (settings.bs,) * settings.accum  # images of each micro-batch of a step
         self.without_gradient: tuple[str, ...] = ()  # what re-entrant checkpointing cuts off
         self.repeats: Repeats | None = None  # where equal blocks share one play
         self._states = States(run, self.optimizer, self._embeddings())
         self.strategy = strategy(self)
         self.scaler: list[Tensor] = []  # scale and growth tracker, made when the first loss is scaled
-
-    @property
-    def trained(self) -> dict[str, Tensor]:
-        """The parameters that require grad, by name."""
-        return {name: tensor for name, tensor in self.scope.parameters.items() if tensor.requires_grad}
 
     def _embeddings(self) -> set[int]:
         """The tables of ``nn.Embedding`` modules, which Trainer tells some optimizers of."""
@@ -218,8 +216,7 @@ class Step:
         """What an optimizer makes before the first step, for the parameters that it is handed."""
         if self.optimizer.at_construction:
             for group in groups:
-                for parameter in group.parameters:
-                    self._states(parameter)
+                self._states.all(group.parameters)
 
     def optimizer_step(self, groups: list[Group], *, scaled: bool) -> None:
         """The update of every group in turn; the first one makes the optimizer's state.

@@ -28,10 +28,7 @@ class DType(enum.Enum):
     def __init__(self, label: str, size: int) -> None:
         self.label = label
         self.size = size
-
-    @property
-    def is_floating(self) -> bool:  # type: ignore[valid-type]
-        return self.label.startswith(("float", "bfloat"))
+        self.is_floating = label.startswith(("float", "bfloat"))
 
 
 def format_bytes(num_bytes: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..units import DType
 from .autograd import record
-from .tensor import Tensor, dense_strides_like
+from .tensor import Tensor
 
 __all__ = ["cast_loss_to_float32", "cast_to_float32", "cast_to_lower", "to"]
 
@@ -17,7 +17,7 @@ def to(x: Tensor, dtype: DType, *, kind: str | None = None) -> Tensor:
     """``x.to(dtype)``: ``x`` itself when it has that type, else a copy in the same memory order."""
     if x.dtype is dtype:
         return x
-    out = Tensor.empty(x.run, x.shape, dtype, strides=dense_strides_like(x.shape, x.strides), kind=kind)
+    out = x.converted(dtype, kind=kind)
     source = x.dtype
 
     def backward(saved: tuple[Tensor, ...], grads: list[Tensor | None]) -> tuple[Tensor | None, ...]:

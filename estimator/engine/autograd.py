@@ -265,14 +265,12 @@ def _call(node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
 
 
 def _validated(outputs: list[Tensor | None], i: int, edge: Edge) -> Tensor:
-    from .autocast import to
-
     output = outputs[i]
     assert output is not None
     outputs[i] = None
     if output.shape != edge.shape:
         output = sum_to(output, edge.shape)
-    return to(output, edge.dtype)
+    return output if output.dtype is edge.dtype else output.converted(edge.dtype)
 
 
 def sum_to(x: Tensor, shape: Shape) -> Tensor:
@@ -280,10 +278,10 @@ def sum_to(x: Tensor, shape: Shape) -> Tensor:
 
     A kernel may borrow scratch for the reduction.
     """
-    from ..ops.reduce import reduced
-
     if x.shape == shape:
         return x
+    from ..ops.reduce import reduced
+
     out = reduced(x, shape)
     return out.alias(shape, out.strides) if shape and len(shape) < len(x.shape) else out
 

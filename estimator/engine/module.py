@@ -51,13 +51,17 @@ class Scope:
 
     def __truediv__(self, name: str) -> Scope:
         """The child ``name``, in the same row of the per-layer table."""
-        child = Scope(self.run)
-        child.path = f"{self.path}.{name}" if self.path else name
-        child.layer, child.parameters, child.buffers = self.layer, self.parameters, self.buffers
+        child = Scope.__new__(Scope)
+        child.run, child.path, child.layer = self.run, self.path_of(name), self.layer
+        child.parameters, child.buffers = self.parameters, self.buffers
         child.unused, child.layer_norms = self.unused, self.layer_norms
         child.embeddings, child.persistent = self.embeddings, self.persistent
         child.used, child.lora = self.used, self.lora
         return child
+
+    def path_of(self, name: str) -> str:
+        """The path of the child ``name``."""
+        return f"{self.path}.{name}" if self.path else name
 
     def row(self, name: str) -> Scope:
         """The child ``name``, as a row of its own in the per-layer table."""
@@ -75,7 +79,7 @@ class Scope:
         tensor = self._state(shape, dtype or self.run.parameter_dtype, "parameters")
         tensor.requires_grad = True
         tensor.accumulator = AccumulateGrad(tensor)
-        path = (self / name).path
+        path = self.path_of(name)
         self.parameters[path] = tensor
         if not (used and self.used):
             self.unused.add(path)
@@ -83,7 +87,7 @@ class Scope:
 
     def buffer(self, name: str, *shape: int, dtype: DType, persistent: bool = False) -> Tensor:
         """A registered buffer; a persistent one is in the ``state_dict``."""
-        path = (self / name).path
+        path = self.path_of(name)
         tensor = self.buffers[path] = self._state(shape, dtype, "buffers")
         if persistent:
             self.persistent.add(path)

@@ -64,6 +64,11 @@ class Tensor:
             size == 1 or stride == want for size, stride, want in zip(self.shape, self.strides, expected)
         )
 
+    def converted(self, dtype: DType, *, kind: str | None = None) -> Tensor:
+        """A copy of another type in the same memory order, without a place in the graph."""
+        strides = dense_strides_like(self.shape, self.strides)
+        return Tensor.empty(self.storage.run, self.shape, dtype, strides=strides, kind=kind)
+
     def alias(self, shape: Shape, strides: Shape) -> Tensor:
         """The same storage seen with another geometry, without a place in the graph."""
         view = Tensor(self.storage, shape, strides, self.dtype)

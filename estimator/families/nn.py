@@ -48,7 +48,7 @@ class LayerNorm(Module):
         super().__init__(scope)
         self.weight = scope.parameter("weight", width)
         self.bias = scope.parameter("bias", width)
-        scope.layer_norms |= {(scope / "weight").path, (scope / "bias").path}
+        scope.layer_norms |= {scope.path_of("weight"), scope.path_of("bias")}
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.layer_norm(x, self.weight, self.bias)
@@ -134,7 +134,7 @@ class Embedding(Module):
     def __init__(self, scope: Scope, rows: int, width: int) -> None:
         super().__init__(scope)
         self.weight = scope.parameter("weight", rows, width)
-        scope.embeddings.add((scope / "weight").path)
+        scope.embeddings.add(scope.path_of("weight"))
 
     def forward(self, index: Tensor) -> Tensor:
         return ops.embedding(self.weight, index)

@@ -69,7 +69,9 @@ def groups_of(step: Step, loop: Loop, trained: Mapping[str, Tensor]) -> list[Gro
     plain: list[Tensor] = []
     bare: list[Tensor] = []
     for name, p in trained.items():
-        (bare if loop.no_decay(step, name, p) else plain).append(p)
+        if (exempt := step.no_decay.get(name)) is None:
+            exempt = step.no_decay[name] = loop.no_decay(step, name, p)
+        (bare if exempt else plain).append(p)
     groups = [
         Group(parameters=tuple(plain), decayed=loop.weight_decay),
         Group(parameters=tuple(bare), decayed=False),

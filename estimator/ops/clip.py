@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..engine.storages import Storages
 from ..engine.tensor import Tensor
 from ..units import DType
 
@@ -21,13 +22,13 @@ def clip_grad_norm(grads: Sequence[Tensor], *, sharded: bool = False) -> Tensor:
     run = grads[0].run
     dtypes = list(dict.fromkeys(grad.dtype for grad in grads))[::-1]  # as foreach sorts them, see ``by_dtype``
     dtype = dtypes[0] if len(dtypes) == 1 else DType.float32
-    norms: list[Tensor] = []
+    norms: list[Storages] = []
     for own in dtypes:
-        alike = [grad for grad in grads if grad.dtype is own]
-        per_chunk = run.workspace(4 * len(alike) * max(-(-grad.numel // 65536) for grad in alike))
-        norms += [Tensor.empty(run, (), own) for _ in alike]
+        alike = [grad.numel for grad in grads if grad.dtype is own]
+        per_chunk = run.workspace(4 * len(alike) * -(-max(alike) // 65536))
+        norms.append(Storages(run, [own.size] * len(alike)))
         del per_chunk
-    stacked = Tensor.empty(run, (len(norms),), dtype)
+    stacked = Tensor.empty(run, (len(grads),), dtype)
     over_ranks = [Tensor.empty(run, stacked.shape, dtype) for _ in range(3 * sharded)]
     del over_ranks[:2]
     total = Tensor.empty(run, (), dtype)

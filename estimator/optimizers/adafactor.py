@@ -29,7 +29,7 @@ def _step(groups: Sequence[Group], state_of: StateOf) -> None:
             state = state_of(p)
             p_data_fp32 = None
             p_data_fp32 = _fp32(p) if p.dtype.size == 2 else p.detach()
-            state[len(_kept(p.shape, p.dtype)) :] = [_rms(p_data_fp32, "optimizer_state")]
+            state[:] = [_rms(p_data_fp32, "optimizer_state")]
             squared = _fp32(p)
             update = _fp32(p)
             del squared

@@ -25,8 +25,7 @@ def _counted(count: int) -> KeptOf:
 def _adamw(group: Group, state_of: StateOf) -> None:
     """``denom = (exp_avg_sq.sqrt() / correction).add_(eps)``: two at once, beside the last parameter's."""
     denom: Tensor | None = None
-    for p in group.parameters:
-        state_of(p)
+    state_of.all(group.parameters)
     for p in group.parameters:
         root = _like(p)
         quotient = _like(p)

@@ -16,8 +16,7 @@ def _like(p: Tensor) -> Tensor:
 
 def _adam_of_lists(group: Group, state_of: StateOf) -> None:
     """Square roots, and a second list: they are divided in place, and eps is added out of place."""
-    for p in group.parameters:
-        state_of(p)
+    state_of.all(group.parameters)
     roots: list[Tensor] = []
     denominators: list[Tensor] = []
     for parameters in by_dtype(group.parameters):
@@ -28,8 +27,7 @@ def _adam_of_lists(group: Group, state_of: StateOf) -> None:
 
 def _adam(group: Group, state_of: StateOf) -> None:
     """The square root and what it is divided to, one by one; Adam's decay adds to a copy of the gradient."""
-    for p in group.parameters:
-        state_of(p)
+    state_of.all(group.parameters)
     for p in group.parameters:
         grad = _like(p) if group.decayed else None
         root = _like(p)

@@ -14,8 +14,7 @@ __all__ = ["ROWS"]
 
 def _lion(group: Group, state_of: StateOf) -> None:
     """timm 1.0.31, optim/lion.py: the signs of the interpolated momentum, chunk by chunk."""
-    for p in group.parameters:
-        state_of(p)
+    state_of.all(group.parameters)
     for chunk in _chunks(group.parameters):
         updates = like(chunk)
         del updates

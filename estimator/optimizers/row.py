@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..engine.tensor import Shape, Tensor
 from ..units import DType
@@ -29,8 +29,16 @@ class Kept(NamedTuple):
 #: The tensors that an optimizer keeps for one parameter of a shape and type.
 KeptOf = Callable[[Shape, DType], tuple[Kept, ...]]
 
-#: The state of one parameter, in the order of ``Optimizer.kept``: the first call makes it, where the first step does.
-StateOf = Callable[[Tensor], list[Tensor]]
+
+class StateOf(Protocol):
+    """Makes the states, in the order of ``Optimizer.kept``, the first time that they are asked for."""
+
+    def __call__(self, parameter: Tensor) -> list[Tensor]:
+        """That of one parameter; what a step makes anew each time is kept in the list."""
+
+    def all(self, parameters: Sequence[Tensor]) -> None:
+        """Those of several, one after the other."""
+
 
 Step = Callable[[Sequence[Group], StateOf], None]
 
@@ -42,8 +50,7 @@ def _nothing(shape: Shape, dtype: DType) -> tuple[Kept, ...]:
 def in_place(groups: Sequence[Group], state_of: StateOf) -> None:
     """An update that borrows nothing."""
     for group in groups:
-        for p in group.parameters:
-            state_of(p)
+        state_of.all(group.parameters)
 
 
 class Optimizer(NamedTuple):

@@ -18,8 +18,7 @@ _SOURCE = "schedulefree 1.4.1"
 def _adamw(groups: Sequence[Group], state_of: StateOf) -> None:
     denom: list[Tensor] = []
     for group in groups:
-        for p in group.parameters:
-            state_of(p)
+        state_of.all(group.parameters)
         if group.parameters:
             denom = like(group.parameters)
     del denom

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from math import prod
 
 from ..engine.run import Run
+from ..engine.storages import Storages
 from ..engine.tensor import Tensor
 from .row import Kept, Optimizer
 
@@ -12,29 +14,44 @@ __all__ = ["States"]
 
 
 class States:
-    """Called with a parameter: its state, in the order of ``Optimizer.kept``; ``embeddings`` are identities of some."""
+    """Makes what ``Optimizer.kept`` says, and keeps it for good; ``embeddings`` are identities of some parameters."""
 
     def __init__(self, run: Run, optimizer: Optimizer, embeddings: Collection[int] = ()) -> None:
         self._run = run
         self._optimizer = optimizer
         self._embeddings = embeddings
-        self._of: dict[int, list[Tensor]] = {}
-        self._shared: dict[str, Tensor] = {}
+        self._made: list[Storages] = []
+        self._added: dict[int, list[Tensor]] = {}  # by parameter
+        self._shared: set[str] = set()
+        self._kept: dict[object, tuple[Kept, ...]] = {}
 
     def __call__(self, parameter: Tensor) -> list[Tensor]:
-        key = id(parameter)
-        if key not in self._of:
-            row, run = self._optimizer, self._run
-            kept = row.kept_of_embedding if key in self._embeddings and row.kept_of_embedding else row.kept
-            outer, run.layer = run.layer, parameter.storage.layer
-            self._of[key] = [self._made(wanted) for wanted in kept(parameter.shape, parameter.dtype)]
-            run.layer = outer
-        return self._of[key]
+        """See to it that the state of a parameter is there; a step adds to the list what it makes anew each time."""
+        if id(parameter) not in self._added:
+            self.all((parameter,))
+        return self._added[id(parameter)]
 
-    def _made(self, wanted: Kept) -> Tensor:
-        if wanted.shared in self._shared:
-            return self._shared[wanted.shared]
-        tensor = Tensor.empty(self._run, wanted.shape, wanted.dtype, kind="optimizer_state")
-        if wanted.shared:
-            self._shared[wanted.shared] = tensor
-        return tensor
+    def all(self, parameters: Sequence[Tensor]) -> None:
+        """See to it that the states of all of these are there, made one after the other."""
+        added, sizes, layers = self._added, list[int](), list[str]()
+        for parameter in parameters:
+            if id(parameter) in added:
+                continue
+            added[id(parameter)] = []
+            own = [prod(kept.shape) * kept.dtype.size for kept in self._missing(parameter)]
+            sizes += own
+            layers += [parameter.storage.layer] * len(own)
+        if sizes:
+            self._made.append(Storages(self._run, sizes, "optimizer_state", layers))
+
+    def _missing(self, parameter: Tensor) -> Sequence[Kept]:
+        row, is_table = self._optimizer, id(parameter) in self._embeddings
+        like = parameter.shape, parameter.dtype, is_table
+        if (kept := self._kept.get(like)) is None:
+            of = row.kept_of_embedding if is_table and row.kept_of_embedding else row.kept
+            kept = self._kept[like] = of(parameter.shape, parameter.dtype)
+        if not any([one.shared for one in kept]):
+            return kept
+        missing = [one for one in kept if one.shared not in self._shared]
+        self._shared.update([one.shared for one in kept if one.shared])
+        return missing

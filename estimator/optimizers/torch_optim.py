@@ -17,8 +17,7 @@ _SOURCE = "torch 2.14, torch/optim/"
 
 def _adamw(group: Group, state_of: StateOf) -> None:
     """Decoupled weight decay scales the parameters in place."""
-    for p in group.parameters:
-        state_of(p)
+    state_of.all(group.parameters)
     roots: list[Tensor] = []
     for parameters in by_dtype(group.parameters):
         roots = like(parameters)
@@ -27,8 +26,7 @@ def _adamw(group: Group, state_of: StateOf) -> None:
 
 def _adam(group: Group, state_of: StateOf) -> None:
     """Weight decay adds to a copy of the gradients, dropped before the square roots are made; RAdam does the same."""
-    for p in group.parameters:
-        state_of(p)
+    state_of.all(group.parameters)
     roots: list[Tensor] = []
     for parameters in by_dtype(group.parameters):
         grads = like(parameters) if group.decayed else []
@@ -39,8 +37,7 @@ def _adam(group: Group, state_of: StateOf) -> None:
 
 def _gradients_and_roots(group: Group, state_of: StateOf) -> None:
     """NAdam and RMSprop: the decayed copy of the gradients lives on beside the square roots."""
-    for p in group.parameters:
-        state_of(p)
+    state_of.all(group.parameters)
     grads: list[Tensor] = []
     roots: list[Tensor] = []
     for parameters in by_dtype(group.parameters):
@@ -52,8 +49,7 @@ def _gradients_and_roots(group: Group, state_of: StateOf) -> None:
 
 def _adamax(group: Group, state_of: StateOf) -> None:
     """Absolute values of the gradients: in their decayed copy, or in a new one."""
-    for p in group.parameters:
-        state_of(p)
+    state_of.all(group.parameters)
     grads: list[Tensor] = []
     for parameters in by_dtype(group.parameters):
         grads = []
@@ -80,8 +76,7 @@ def _sgd(group: Group, state_of: StateOf) -> None:
     for parameters in by_dtype(group.parameters):
         grads = []
         grads = like(parameters) if group.decayed else []
-        for p in parameters:
-            state_of(p)
+        state_of.all(parameters)
     del grads
 
 
