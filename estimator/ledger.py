@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -53,22 +53,28 @@ def living(ledger: Ledger, event: int, since: Alive | None = None) -> Alive:
     return Alive(event, [i for i in (*before, *happened) if i >= 0 and ~i not in changes])
 
 
-def with_last_step_again(ledger: Ledger) -> Ledger:
-    """``ledger`` with its last step once more, allocation by allocation: a steady step repeats the one before."""
-    return followed_by(ledger, ledger, ledger.first_event(ledger.steps[-1]))
+def with_last_step_again(ledger: Ledger, before: Alive | None = None, end: Alive | None = None) -> Ledger:
+    """``ledger`` with its last step once more, allocation by allocation: a steady step repeats the one before.
+
+    ``before`` it and at its ``end``: what is alive, where that is known.
+    """
+    return followed_by(ledger, ledger, ledger.first_event(ledger.steps[-1]), before, end)
 
 
-def followed_by(ledger: Ledger, source: Ledger, first: int) -> Ledger:
+def followed_by(
+    ledger: Ledger, source: Ledger, first: int, before: Alive | None = None, end: Alive | None = None
+) -> Ledger:
     """``ledger``, and after it what happened in ``source`` from event ``first`` on, which begins a step.
 
     What it frees of earlier steps has the same rank, from the youngest on and among its like, in what is alive at the
-    end of ``ledger``; where there is no such, it is not there to be freed.
+    end of ``ledger``; where there is no such, it is not there to be freed. What is alive in ``source`` ``before`` that
+    and in ``ledger`` at its ``end`` may be known.
     """
     stop, events = len(ledger.events), source.events[first:]
     oldest = next(event for event in events if event >= 0)
     later = len(ledger.bytes) - oldest
     freed = {~event for event in events if ~oldest < event < 0}
-    heirs = _heirs(source, first, ledger, freed)
+    heirs = _heirs(freed, source, before or living(source, first), ledger, end or living(ledger, stop))
     gone: list[int] = []
     if len(heirs) < len(freed):
         gone = [place for place, event in enumerate(events) if ~oldest < event < 0 and ~event not in heirs]
@@ -91,44 +97,16 @@ def followed_by(ledger: Ledger, source: Ledger, first: int) -> Ledger:
     )
 
 
-#: Bytes, kind and layer of an allocation.
-_Like = tuple[int, str, str]
+def _heirs(freed: set[int], source: Ledger, before: Alive, ledger: Ledger, end: Alive) -> dict[int, int]:
+    """For what is ``freed`` of what is alive in ``source``: what has its rank at the end of ``ledger``, if any."""
+    sizes = {source.bytes[i] for i in freed}
+    now, then = _by_likeness(source, sizes, before), _by_likeness(ledger, sizes, end)
+    return {i: heir for like, ones in now.items() for i, heir in zip(ones, then.get(like, ())) if i in freed}
 
 
-def _heirs(source: Ledger, first: int, ledger: Ledger, freed: set[int]) -> dict[int, int]:
-    """For what ``source`` has ``freed`` after ``first`` events: what has its rank at the end of ``ledger``, if any."""
-    now: dict[_Like, list[int]] = {}
-    missing = len(freed)
-    for i, like in _youngest_first(source, first) if freed else ():
-        now.setdefault(like, []).append(i)
-        missing -= i in freed
-        if not missing:
-            break
-    now = {like: ones for like, ones in now.items() if not freed.isdisjoint(ones)}
-    then: dict[_Like, list[int]] = {like: [] for like in now}
-    missing = sum(map(len, now.values()))
-    for i, like in _youngest_first(ledger, len(ledger.events)) if freed else ():
-        if like in then and len(then[like]) < len(now[like]):
-            then[like].append(i)
-            missing -= 1
-            if not missing:
-                break
-    return {i: heir for like, ones in now.items() for i, heir in zip(ones, then[like]) if i in freed}
-
-
-def _youngest_first(ledger: Ledger, stop: int) -> Iterator[tuple[int, _Like]]:
-    """What is alive after ``stop`` events, from the highest number on, and what it is like.
-
-    Numbers grow with time but for the model's, which is moved to the device in another order than it is built in.
-    """
-    sizes, kinds, layers = ledger.bytes, ledger.kinds, ledger.layers
-    begin = ledger.first_event(ledger.steps[0]) if ledger.steps else 0
-    deaths: set[int] = set()
-    for event in reversed(ledger.events[begin:stop]):
-        if event < 0:
-            deaths.add(event)
-        elif ~event not in deaths:
-            yield event, (sizes[event], kinds[event], layers[event])
-    for event in sorted(living(ledger, begin).numbers, reverse=True):
-        if ~event not in deaths:
-            yield event, (sizes[event], kinds[event], layers[event])
+def _by_likeness(ledger: Ledger, sizes: set[int], alive: Alive) -> dict[tuple[int, str, str], list[int]]:
+    """Those of these sizes that are alive, by (bytes, kind, layer), the youngest first."""
+    found: dict[tuple[int, str, str], list[int]] = {}
+    for i in sorted([i for i in alive.numbers if ledger.bytes[i] in sizes], reverse=True):
+        found.setdefault((ledger.bytes[i], ledger.kinds[i], ledger.layers[i]), []).append(i)
+    return found

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .families import Plan
 from .generations import Torch
-from .ledger import Ledger, followed_by
+from .ledger import Alive, Ledger, followed_by, living
 from .loops import LOOPS
 from .optimizers import LOADED_AS_MADE
 from .settings import TrainSettings
@@ -75,11 +75,18 @@ def not_played(plan: Plan, settings: TrainSettings) -> NotPlayed:
 
 
 def continued(
-    step: Step, two_steps: Ledger, three_steps: Ledger, *, evaluates: bool, trains_again: bool = True
+    step: Step,
+    two_steps: Ledger,
+    three_steps: Ledger,
+    alive: tuple[Alive, Alive],
+    *,
+    evaluates: bool,
+    trains_again: bool = True,
 ) -> Course:
     """``three_steps``, then the epoch's last step where it is smaller, an evaluation, and training again.
 
-    ``step`` has played ``two_steps`` and goes on from there.
+    ``step`` has played ``two_steps`` and goes on from there; ``alive`` is what is there before the last of them and
+    at their end.
     """
     loop, last = LOOPS[step.settings.loop], last_sizes(step.settings)
     count, whole = len(three_steps.steps), step.sizes
@@ -96,11 +103,13 @@ def continued(
     if last and trains_again:  # no earlier step begins with what this one has left
         step.run.start_step()
         loop.play(step)
-    ledger = three_steps
+    ledger, (before, end) = three_steps, alive
     if last or evaluates:
-        ledger = followed_by(ledger, step.run.ledger(), len(two_steps.events))
+        there = living(ledger, len(ledger.events), end)
+        ledger = followed_by(ledger, step.run.ledger(), len(two_steps.events), end, there)
     if evaluates and trains_again and not last:
-        ledger = followed_by(ledger, two_steps, two_steps.first_event(two_steps.steps[-1]))
+        there = living(ledger, len(ledger.events), there)
+        ledger = followed_by(ledger, two_steps, two_steps.first_event(two_steps.steps[-1]), before, there)
     return Course(
         ledger=ledger,
         last_batch=count if last else None,

@@ -73,25 +73,29 @@ def play_once(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_l
 
 
 class _Training(NamedTuple):
-    """What is known of the first two steps, three steps, and the course of the run that begins with them."""
+    """What is known of the first two steps, three steps, the course of the run that begins with them, and what is alive
+    before the third."""
 
     step: Step
     ledger: Ledger
     saved_activations: dict[str, int]
     unknown_workspace_bytes: int
     course: Course
+    alive: Alive
 
 
 def train(step: Step, *, evaluates: bool, trains_again: bool = True) -> _Training:
     """What comes after the third step of a play of two."""
     two_steps = step.run.ledger()
     saved = step.saved_activations(two_steps)
-    unknown = raised_peak(two_steps, -1, step.run.unknown)
-    ledger = two_steps if len(two_steps.steps) > STEPS else with_last_step_again(two_steps)
-    course = continued(step, two_steps, ledger, evaluates=evaluates, trains_again=trains_again)
+    before = living(two_steps, two_steps.first_event(two_steps.steps[-1]))
+    end = living(two_steps, len(two_steps.events), before)
+    unknown = raised_peak(two_steps, -1, step.run.unknown, before)
+    ledger = two_steps if len(two_steps.steps) > STEPS else with_last_step_again(two_steps, before, end)
+    course = continued(step, two_steps, ledger, (before, end), evaluates=evaluates, trains_again=trains_again)
     if step.repeats is not None and step.repeats.num_open:
         raise NotRepeatable
-    return _Training(step, ledger, saved, unknown, course)
+    return _Training(step, ledger, saved, unknown, course, before if ledger is two_steps else end)
 
 
 class Played:
@@ -124,6 +128,7 @@ class Played:
             goes_on = None
         training = goes_on or _shared(settings, make)
         self.step, self.ledger, self.course = training.step, training.ledger, training.course
+        self.alive = training.alive  # when the step that is reported begins
         self.saved_activations = training.saved_activations
         self.unknown_workspace_bytes = training.unknown_workspace_bytes
         self._allocator = allocator or AllocatorConfig()
@@ -145,11 +150,6 @@ class Played:
     def replay(self) -> Replay:
         """What the allocator did in :attr:`run`."""
         return self.run.replay
-
-    @cached_property
-    def alive(self) -> Alive:
-        """What is there when the step that is reported begins."""
-        return living(self.ledger, self.ledger.first_event(self.ledger.steps[STEPS]))
 
     @cached_property
     def _summaries(self) -> list[PhaseSummary]:

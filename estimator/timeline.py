@@ -89,14 +89,14 @@ def allocated_peaks(ledger: Ledger, step: int) -> dict[str, int]:
     return peaks
 
 
-def raised_peak(ledger: Ledger, step: int, unknown: Sequence[tuple[int, int]]) -> int:
+def raised_peak(ledger: Ledger, step: int, unknown: Sequence[tuple[int, int]], since: Alive | None = None) -> int:
     """By how much the peak from the start of a step on would rise if at each moment (events, bytes) of ``unknown`` so
     many bytes more were borrowed."""
     start = ledger.first_event(ledger.steps[step])
     unknown = [(at - start, size) for at, size in unknown if at >= start]
     if not unknown:
         return 0
-    totals = _step_totals(ledger, step)
+    totals = _step_totals(ledger, step, since)
     highest = max(totals)
     return max([highest, *(totals[at] + size for at, size in unknown)]) - highest
 

@@ -50,7 +50,7 @@ class States:
         if (kept := self._kept.get(like)) is None:
             of = row.kept_of_embedding if is_table and row.kept_of_embedding else row.kept
             kept = self._kept[like] = of(parameter.shape, parameter.dtype)
-        if not any([one.shared for one in kept]):
+        if not any(one.shared for one in kept):
             return kept
         missing = [one for one in kept if one.shared not in self._shared]
         self._shared.update([one.shared for one in kept if one.shared])
