@@ -103,18 +103,15 @@ def continued(
     if last and trains_again:  # no earlier step begins with what this one has left
         step.run.start_step()
         loop.play(step)
-    ledger, (before, end) = three_steps, alive
+    (before, end), ledger = alive, three_steps
     if last or evaluates:
         there = living(ledger, len(ledger.events), end)
         ledger = followed_by(ledger, step.run.ledger(), len(two_steps.events), end, there)
-    if evaluates and trains_again and not last:
-        there = living(ledger, len(ledger.events), there)
-        ledger = followed_by(ledger, two_steps, two_steps.first_event(two_steps.steps[-1]), before, there)
-    return Course(
-        ledger=ledger,
-        last_batch=count if last else None,
-        evaluation=count + bool(last) if evaluates else None,
-    )
+        if trains_again and not last:
+            there = living(ledger, len(ledger.events), there)
+            ledger = followed_by(ledger, two_steps, two_steps.first_event(two_steps.steps[-1]), before, there)
+    evaluation = count + bool(last) if evaluates else None
+    return Course(ledger=ledger, last_batch=count if last else None, evaluation=evaluation)
 
 
 def last_sizes(settings: TrainSettings) -> tuple[int, ...]:
