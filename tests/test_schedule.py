@@ -51,7 +51,8 @@ def test_the_command_and_the_callback_to_paste(capsys: Any) -> None:
     assert [phase["res"] for phase in phases] == [[96, 96], [224, 224]]
     assert main([*words, "--callback"]) == 0
     pasted = capsys.readouterr().out
-    rows = [f"({p['num_epochs']}, {tuple(p['res'])}, {p['bs']}, {p['accum']})," for p in phases]
+    blocks = [p["settings"]["grad_checkpointing"] and p["settings"]["checkpoint_layers"] for p in phases]
+    rows = [f"({p['num_epochs']}, {tuple(p['res'])}, {p['bs']}, {p['accum']}, {b})," for p, b in zip(phases, blocks)]
     assert all(row in pasted for row in rows)
     compile(pasted, "callback.py", "exec")
     assert main(["schedule", TINY, "--res", "96", "--epochs", "two", "--memory", "1GiB"]) == 2
@@ -63,3 +64,46 @@ def test_windows_that_do_not_divide_are_said() -> None:
     found = schedule_settings(asked, resolutions=["224", "256"], epochs=[1, 1], effective_batch=4)
     assert [note.partition(":")[0] for note in found.notes] == ["256x256"]
     assert "multiples of 224" in found.notes[0]
+
+
+WITH_BLOCKS = ["--res", "224,768", "--epochs", "2,1", "--effective-batch", "2", "--memory", "1100MiB"]
+
+
+def test_what_a_phase_sets_beside_its_batch_is_shown_and_in_the_code(capsys: Any) -> None:
+    assert main(["schedule", TINY, *WITH_BLOCKS, "--json"]) == 0
+    first, last = json.loads(capsys.readouterr().out)["phases"]
+    blocks = last["settings"]["checkpoint_layers"]
+    assert first["changes"] == {}
+    assert last["changes"] == {"grad_checkpointing": True, "checkpoint_layers": blocks}
+    assert main(["schedule", TINY, *WITH_BLOCKS]) == 0
+    assert f"768x768: grad-checkpointing on, checkpoint-layers {blocks}" in capsys.readouterr().out
+    assert main(["schedule", TINY, *WITH_BLOCKS, "--callback"]) == 0
+    pasted = capsys.readouterr().out
+    assert f"(1, (768, 768), 2, 1, {blocks})," in pasted
+    assert "def checkpoint_first_blocks" in pasted
+    compile(pasted, "callback.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("memory", "engine", "offload"), [("2250MiB", "zero2", "optimizer"), ("2400MiB", "none", "none")]
+)
+def test_one_engine_and_one_allocator_serve_all_phases(memory: str, engine: str, offload: str) -> None:
+    """The large images need them; alone the small ones would not."""
+    asked = request(model="vit_base_patch16_224", memory=memory, eval_bs=1)
+    found = schedule_settings(asked, resolutions=["64", "512"], epochs=[1, 1], effective_batch=2)
+    for phase in found.phases:
+        assert phase.settings["parallel"] == engine
+        assert phase.settings["offload"] == phase.changes.get("offload", "none") == offload
+        assert phase.settings["alloc_conf"] == phase.changes["alloc_conf"] == "expandable_segments:True"
+        verdict = vitmem.estimate(**phase.settings).verdict
+        assert verdict is not None
+        assert verdict["fits"] == "yes"
+    alone = schedule_settings(asked, resolutions=["64"], epochs=[1], effective_batch=2)
+    assert alone.phases[0].settings["offload"] == "none"
+    assert "grad_checkpointing" not in found.phases[0].changes
+
+
+@pytest.mark.parametrize("more", [["--json"], ["--out", "phases.json"]])
+def test_code_is_not_printed_beside_something_else(more: list[str], capsys: Any) -> None:
+    assert main(["schedule", TINY, *WITH_BLOCKS, "--callback", *more]) == 2
+    assert "leave out" in capsys.readouterr().err

@@ -15,11 +15,16 @@ from vitmem.pipeline import resolved
 from vitmem.settings import TrainSettings
 
 CONFIG = {"patch_size": 8, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_labels": 5}
-PHASES = ((32, 8, 1), (48, 4, 2), (64, 2, 4))
+#: The last two checkpoint all blocks, and the first one.
+PHASES = (
+    (32, 8, 1, {}),
+    (48, 4, 2, {"grad_checkpointing": True}),
+    (64, 2, 4, {"grad_checkpointing": True, "checkpoint_layers": 1}),
+)
 
 
-def by_hand(*batches: tuple[int, int, int], **settings: Any) -> Schedule:
-    """Phases of (pixels, micro-batch, accumulation), one epoch each."""
+def by_hand(*batches: tuple[int, int, int, dict[str, Any]], **settings: Any) -> Schedule:
+    """Phases of (pixels, micro-batch, accumulation, settings of its own), one epoch each."""
     asked = resolved(TrainSettings.of(**{"model": "test_vit", "memory": "1GiB", **settings}))[1].to_dict()
     phases = [
         Phase(
@@ -28,21 +33,21 @@ def by_hand(*batches: tuple[int, int, int], **settings: Any) -> Schedule:
             num_epochs=1,
             bs=bs,
             accum=accum,
-            settings=asked,
+            settings={**asked, **own},
             reserved_bytes=0,
             headroom_bytes=0,
             relative_epoch_time=1.0,
         )
-        for place, (size, bs, accum) in enumerate(batches)
+        for place, (size, bs, accum, own) in enumerate(batches)
     ]
     return Schedule(effective_batch=8, gpu="1GiB", phases=tuple(phases), relative_time=1.0)
 
 
 def test_no_code_is_printed_for_what_it_cannot_carry() -> None:
     with pytest.raises(NotModelled, match="in shards"):
-        callback_text(by_hand((32, 8, 1), gpus=2, parallel="zero2", precision="bf16"))
+        callback_text(by_hand((32, 8, 1, {}), gpus=2, parallel="zero2", precision="bf16"))
     with pytest.raises(NotModelled, match="is for the Trainer"):
-        callback_text(by_hand((32, 8, 1), loop="timm"))
+        callback_text(by_hand((32, 8, 1, {}), loop="timm"))
 
 
 class Watch:
@@ -53,6 +58,7 @@ class Watch:
         self.begun: list[Any] = []
         self.ended: list[Any] = []
         self.updates: list[tuple[Any, ...]] = []
+        self.checkpointed: list[list[bool]] = []
 
     def build(self, size: tuple[int, int]) -> Any:
         import transformers
@@ -74,6 +80,8 @@ class Watch:
         class Callback(transformers.TrainerCallback):
             def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
                 watch.begun.append(watch.weights(model))
+                blocks = [module for module in model.modules() if type(module).__name__ == "ViTLayer"]
+                watch.checkpointed.append([getattr(block, "gradient_checkpointing", False) for block in blocks])
 
             def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
                 steps = int(kwargs["optimizer"].state[model.classifier.weight]["step"])
@@ -112,6 +120,21 @@ def test_every_phase_has_its_batch_and_the_optimizer_goes_on(watch: Watch) -> No
     assert [update[:3] for update in watch.updates] == [
         (8, 1, 1), (8, 1, 2), (4, 2, 3), (4, 2, 4), (2, 4, 5), (2, 4, 6),
     ]  # fmt: skip
+
+
+def test_every_phase_checkpoints_the_blocks_that_its_plan_does(watch: Watch) -> None:
+    assert watch.checkpointed == [[False, False], [True, True], [True, False]]
+
+
+def test_what_the_script_has_to_set_is_in_the_code() -> None:
+    plain = callback_text(by_hand((32, 8, 1, {}), model="vit_tiny_patch16_224", attn="eager"))
+    assert "environ" not in plain
+    assert "checkpoint_first_blocks" not in plain
+    assert "vit_tiny_patch16_224, fp16, adamw_torch_fused, eager attention, 8 images per update on 1 GPU." in plain
+    segments = callback_text(by_hand((32, 8, 1, {}), alloc_conf="expandable_segments:True"))
+    assert segments.index("os.environ['PYTORCH_CUDA_ALLOC_CONF'] = 'expandable_segments:True'") < segments.index(
+        "import torch"
+    )
 
 
 def test_the_learning_rate_falls_through_all_phases(watch: Watch) -> None:

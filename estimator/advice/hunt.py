@@ -21,24 +21,38 @@ Offer = tuple[Family, Trial]
 
 class Hunt:
     """One request. ``asked`` is where it starts, ``axes`` are what may change, ``num_blocks`` in how many
-    steps blocks may be checkpointed, ``may_split`` whether the micro-batch may change."""
+    steps blocks may be checkpointed at most, ``may_split`` whether the micro-batch may change."""
 
     def __init__(self, trials: Trials, asked: TrainSettings, plan: Plan, per_gpu: int, axes: Sequence[Axis]) -> None:
         self.trials, self.asked, self.per_gpu, self.axes = trials, asked, per_gpu, axes
         names = {axis.name for axis in axes}
         self.may_split = "bs" in names
-        may_checkpoint = "grad_checkpointing" in names and not asked.grad_checkpointing
-        self.num_blocks = self._levels(len(plan.blocks)) if may_checkpoint else 0
+        self.num_blocks = len(plan.blocks)
+        self._may_checkpoint = "grad_checkpointing" in names and not asked.grad_checkpointing
+        self._levels: dict[str | None, int] = {}
         self.known = Known(trials.gpu, plan, trials(asked).largest_parameter)
         self.confs = [value["alloc_conf"] for axis in self._named("alloc_conf") for value in self._values(axis, asked)]
         self.offers: list[Offer] = []
         self.considered = self.fitting = 0
 
-    def _levels(self, num_blocks: int) -> int:
-        """In how many steps blocks can be checkpointed: one where the library takes all or nothing, none without."""
-        if self.trials.maybe(self.asked, grad_checkpointing=True, checkpoint_layers=1) is not None:
-            return num_blocks
-        return int(self.trials.maybe(self.asked, grad_checkpointing=True) is not None)
+    def levels(self, settings: TrainSettings) -> int:
+        """In how many steps blocks can be checkpointed: one where the library takes all or nothing, none without.
+
+        What the engine of the request takes all take; another may take what that one refuses.
+        """
+        if not self._may_checkpoint:
+            return 0
+        for tried in (self.asked, settings):
+            if tried.parallel not in self._levels:
+                self._levels[tried.parallel] = self._levels_of(tried)
+            if self._levels[tried.parallel]:
+                break
+        return self._levels[tried.parallel]
+
+    def _levels_of(self, settings: TrainSettings) -> int:
+        if self.trials.maybe(settings, grad_checkpointing=True, checkpoint_layers=1) is not None:
+            return self.num_blocks
+        return int(self.trials.maybe(settings, grad_checkpointing=True) is not None)
 
     def run(self) -> list[Offer]:
         """What fits: as asked and with what is better anyway, then what only makes room, where it is worth it."""
@@ -162,7 +176,7 @@ class Hunt:
         """Raises for settings that are refused."""
         resolved(family.settings)
         sizes = batches(family.settings, self.per_gpu) if self.may_split else [family.settings.bs]
-        return Grid(self.trials, family, sizes, self.per_gpu, self.num_blocks)
+        return Grid(self.trials, family, sizes, self.per_gpu, self.levels(family.settings))
 
     def _named(self, name: str) -> Iterator[Axis]:
         return (axis for axis in self.axes if axis.name == name)

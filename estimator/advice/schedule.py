@@ -14,6 +14,7 @@ from ..pipeline import resolved
 from ..result import SCHEMA_VERSION
 from ..settings import TrainSettings, parse_resolution
 from ..units import format_bytes
+from .plan import Plan, Recommendation
 from .recommender import recommend_settings
 from .trials import Trials
 
@@ -22,7 +23,8 @@ __all__ = ["Phase", "Schedule", "schedule_settings"]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """``first_epoch`` counts from 0; ``relative_epoch_time`` is 1 for an epoch of the first phase."""
+    """``first_epoch`` counts from 0; ``relative_epoch_time`` is 1 for an epoch of the first phase; ``changes`` are the
+    settings beside ``bs`` and ``accum`` that are not as they were asked for."""
 
     res: tuple[int, int]
     first_epoch: int
@@ -33,6 +35,7 @@ class Phase:
     reserved_bytes: int
     headroom_bytes: int
     relative_epoch_time: float
+    changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class Schedule:
 def schedule_settings(
     settings: TrainSettings, *, resolutions: Sequence[Any], epochs: Sequence[int], effective_batch: int | None = None
 ) -> Schedule:
-    """The phases, each as the fastest plan that keeps the recipe has it.
+    """The phases, each as the fastest plan that keeps the recipe has it; one engine and one allocator serve them all.
 
     Raises InvalidRequest where a resolution leaves a remainder over the model's patches, or the library refuses it, and
     DoesNotFit where no plan of a phase does.
@@ -69,7 +72,7 @@ def schedule_settings(
     sizes = [parse_resolution(resolution) for resolution in resolutions]
     for size in sizes:
         _check_size(dataclasses.replace(settings, res=size))
-    plans = [_plan(dataclasses.replace(settings, res=size), effective_batch) for size in sizes]
+    plans = _plans(settings, sizes, effective_batch)
     trials = Trials(settings)
     seconds = [trials(TrainSettings.from_dict(plan.settings)).seconds for plan in plans]
     phases = tuple(
@@ -83,6 +86,7 @@ def schedule_settings(
             reserved_bytes=plan.peak.reserved_bytes or 0,
             headroom_bytes=plan.headroom_bytes,
             relative_epoch_time=round(seconds[place] / seconds[0], 3),
+            changes=_changed(plan, settings),
         )
         for place, (size, plan) in enumerate(zip(sizes, plans))
     )
@@ -134,8 +138,38 @@ def _check_size(settings: TrainSettings) -> None:
             )
 
 
-def _plan(settings: TrainSettings, effective_batch: int | None) -> Any:
-    found = recommend_settings(settings, effective_batch=effective_batch, forbid=("recipe",), num_plans=1)
+#: What a training keeps from its first step to its last.
+_ENGINE = ("parallel", "offload", "zero_options")
+
+
+def _plans(settings: TrainSettings, sizes: Sequence[tuple[int, int]], effective_batch: int | None) -> list[Plan]:
+    """A plan for each phase: with no engine that divides or moves states where all fit without one, else with what the
+    largest of the others needs; and with one allocator."""
+    alone = [_found(dataclasses.replace(settings, res=size), effective_batch, *_ENGINE[:2]) for size in sizes]
+    missing = [size for size, found in zip(sizes, alone) if not found.plans]
+    if missing:
+        largest = dataclasses.replace(settings, res=max(missing, key=lambda size: size[0] * size[1]))
+        needed = _plan(_found(largest, effective_batch), largest)
+        engine = {name: needed.settings[name] for name in _ENGINE}
+        settings = TrainSettings.from_dict({**settings.to_dict(), **engine})
+    plans = _with_engine(settings, sizes, effective_batch) if missing else [found.plans[0] for found in alone]
+    confs = {plan.settings["alloc_conf"] for plan in plans}
+    if len(confs) == 1:
+        return plans
+    conf = max(filter(None, confs))
+    return _with_engine(dataclasses.replace(settings, alloc_conf=conf), sizes, effective_batch)
+
+
+def _with_engine(settings: TrainSettings, sizes: Sequence[tuple[int, int]], effective_batch: int | None) -> list[Plan]:
+    phases = [dataclasses.replace(settings, res=size) for size in sizes]
+    return [_plan(_found(phase, effective_batch, *_ENGINE[:2]), phase) for phase in phases]
+
+
+def _found(settings: TrainSettings, effective_batch: int | None, *forbid: str) -> Recommendation:
+    return recommend_settings(settings, effective_batch=effective_batch, forbid=("recipe", *forbid), num_plans=1)
+
+
+def _plan(found: Recommendation, settings: TrainSettings) -> Plan:
     if found.plans:
         return found.plans[0]
     assert found.nearest is not None
@@ -144,3 +178,12 @@ def _plan(settings: TrainSettings, effective_batch: int | None) -> Any:
     raise DoesNotFit(
         f"nothing at {size} fits {found.gpu}: {missing} are missing; leave that phase out or see vitmem recommend"
     )
+
+
+def _changed(plan: Plan, settings: TrainSettings) -> dict[str, Any]:
+    """What the plan sets beside the batch that was not asked for."""
+    asked = resolved(dataclasses.replace(settings, res=plan.settings["res"], parallel=plan.settings["parallel"]))[1]
+    before, aside = asked.to_dict(), {"bs", "accum", "eval_bs", "eval_samples", "zero_options"}
+    if settings.parallel is None and plan.settings["parallel"] not in {None, "none", "ddp"}:
+        before["parallel"] = None
+    return {name: value for name, value in plan.settings.items() if name not in aside and value != before[name]}

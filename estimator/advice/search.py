@@ -54,12 +54,21 @@ class Family(NamedTuple):
         return all(axis.keeps_recipe for axis in self.changed)
 
 
+_NO_BATCHES = (
+    f"{{:,}} images per GPU and update are no whole number of {{}}micro-batches of up to {_MAX_BS:,} images in up to "
+    f"{_MAX_ACCUM:,} micro-steps; choose another --effective-batch"
+)
+
+
 def batches(settings: TrainSettings, per_gpu: int) -> list[int]:
     """The micro-batches that make up ``per_gpu`` images in whole micro-steps, the smallest first: up to a million
-    images, in up to a thousand micro-steps."""
+    images, in up to a thousand micro-steps. Raises InvalidRequest where there are none."""
     step = 2 if settings.mixup and settings.loop == "timm" else 1  # timm mixes the halves of a batch
     first = -(-per_gpu // (_MAX_ACCUM * step)) * step
-    return [bs for bs in range(max(first, step), min(per_gpu, _MAX_BS) + 1, step) if per_gpu % bs == 0]
+    sizes = [bs for bs in range(max(first, step), min(per_gpu, _MAX_BS) + 1, step) if per_gpu % bs == 0]
+    if not sizes:
+        raise InvalidRequest(_NO_BATCHES.format(per_gpu, "even " if step == 2 else ""))
+    return sizes
 
 
 def with_batch(settings: TrainSettings, bs: int, per_gpu: int) -> TrainSettings:

@@ -42,6 +42,11 @@ def command(
     Exit codes: 0 done, 2 bad usage, 3 a phase does not fit, 4 cannot say.
     """
     target = target_of(out, force)
+    if callback and (as_json or out):
+        flag = "json" if as_json else "out"
+        raise InvalidRequest(
+            f"--callback prints code and nothing else; leave out --{flag}, and redirect it into a file"
+        )
     values = values_of(model, given)
     resolutions = [size for size in str(values.pop("res", "")).split(",") if size.strip()]
     from ..advice.schedule import schedule_settings

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from ..result import Peak
 from ..units import format_bytes
+from .settings import named_settings
 from .tables import Cell, Column, Notes, Report, Table
 
 __all__ = ["recommendation_report"]
@@ -217,13 +218,7 @@ def _changes(plan: Ranked) -> Table:
 
 
 def _change(change: Changed) -> str:
-    given = {name.replace("_", "-"): value for name, value in change.settings.items() if value is not None}
-    given.pop("zero-options", None)  # the buckets go with the engine
-    return ", ".join(f"{name} {_value(value)}" for name, value in given.items())
-
-
-def _value(value: Any) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+    return named_settings(change.settings)
 
 
 def _remarks(rungs: Sequence[Step]) -> Iterable[str]:

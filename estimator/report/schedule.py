@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from .settings import named_settings
 from .tables import Column, Notes, Report, Table
 
 __all__ = ["schedule_report"]
@@ -27,6 +28,8 @@ class Part(Protocol):
     def headroom_bytes(self) -> int: ...
     @property
     def relative_epoch_time(self) -> float: ...
+    @property
+    def changes(self) -> Mapping[str, Any]: ...
 
 
 class Scheduled(Protocol):
@@ -79,6 +82,23 @@ def schedule_report(found: Scheduled) -> Report:
                 note="Batch: images per micro-step x micro-steps, per GPU. Time: relative to the first phase.",
             ),
         ),
-        notes=(Notes(title="Notes", lines=tuple(found.notes)),) if found.notes else (),
+        notes=(
+            Notes(title="To set beside the batch", lines=tuple(_changes(found.phases))),
+            Notes(title="Notes", lines=tuple(found.notes)),
+        ),
         document=found.to_dict(),
     )
+
+
+def _changes(phases: Sequence[Part]) -> Iterator[str]:
+    """What all phases share first."""
+    shared = {name: value for name, value in phases[0].changes.items() if _is_shared(name, phases)}
+    if shared:
+        yield f"all phases: {named_settings(shared)}"
+    for phase in phases:
+        if own := {name: value for name, value in phase.changes.items() if name not in shared}:
+            yield f"{phase.res[0]}x{phase.res[1]}: {named_settings(own)}"
+
+
+def _is_shared(name: str, phases: Sequence[Part]) -> bool:
+    return all(name in phase.changes and phase.changes[name] == phases[0].changes[name] for phase in phases)

@@ -7,10 +7,14 @@ import shlex
 from .order import Order
 from .render import render
 
-__all__ = ["accelerate_yaml", "env_sh", "launch_sh", "uses_accelerate"]
+__all__ = ["ALLOCATOR_VARIABLES", "accelerate_yaml", "env_sh", "launch_sh", "uses_accelerate"]
 
 #: timm reads it before a model is built (timm/layers/config.py); 2: also where fused attention is not its default.
 _TIMM_ATTENTION = {"eager": "0", "sdpa": "2"}
+
+
+#: The allocator's variable of today, and the name that it had before torch 2.9.
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 def uses_accelerate(order: Order) -> bool:
@@ -45,10 +49,10 @@ def _starter(order: Order) -> str:
 
 
 def env_sh(order: Order) -> str:
-    """Exports: the allocator under its name of today and under the one that it had before torch 2.9."""
+    """Exports: the allocator under both its names, and timm's switches."""
     settings, exports = order.settings, {}
     if settings.alloc_conf:
-        exports = dict.fromkeys(("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"), settings.alloc_conf)
+        exports = dict.fromkeys(ALLOCATOR_VARIABLES, settings.alloc_conf)
     if settings.loop == "timm":
         if settings.attn in _TIMM_ATTENTION:
             exports["TIMM_FUSED_ATTN"] = _TIMM_ATTENTION[settings.attn]

@@ -18,7 +18,7 @@ from ...settings import TrainSettings
 from ...units import DType
 from ..plan import Plan
 
-__all__ = ["Order"]
+__all__ = ["Order", "trained_blocks"]
 
 #: Where the module that the library builds lies within what the Trainer trains.
 _WRAPPED = {"timm": "timm_model.", "torchvision": "torchvision_model."}
@@ -42,7 +42,7 @@ class Order:
     @property
     def prefix(self) -> str:
         """In front of the library's own names."""
-        return _WRAPPED.get(self.library, "") if self.settings.loop == "trainer" else ""
+        return _prefix(self.settings, self.model)
 
     @property
     def is_folder(self) -> bool:
@@ -82,13 +82,13 @@ class Order:
     @property
     def blocks(self) -> list[str]:
         """What ``--checkpoint-layers`` and ``--freeze-layers`` count."""
-        return [self.prefix + path for path in self.model.blocks]
+        return trained_blocks(self.settings, self.model)
 
     @property
     def whole_blocks(self) -> list[str]:
         """The blocks of the model that the weights were published for."""
         assert self.whole is not None
-        return [self.prefix + path for path in resolved(self.whole)[0].blocks]
+        return trained_blocks(self.whole, resolved(self.whole)[0])
 
     @property
     def head(self) -> tuple[str, ...]:
@@ -102,6 +102,15 @@ class Order:
         rows = frozen_rows(self.settings, self.model)
         chosen = {name for name, row in self._rows.items() if row in rows}
         return tuple(self.prefix + path for path in _covering(chosen, self._rows))
+
+
+def trained_blocks(settings: TrainSettings, model: ModelPlan) -> list[str]:
+    """The blocks' paths within what the loop trains."""
+    return [_prefix(settings, model) + path for path in model.blocks]
+
+
+def _prefix(settings: TrainSettings, model: ModelPlan) -> str:
+    return _WRAPPED.get(model.model.library, "") if settings.loop == "trainer" else ""
 
 
 def _covering(chosen: set[str], names: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-__all__ = ["body_of", "one_line", "render", "script"]
+__all__ = ["body_of", "imports_of", "one_line", "render", "script"]
 
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -38,6 +38,11 @@ def script(
 def body_of(name: str) -> str:
     """A fragment without its imports."""
     return _split(render(f"{name}.py", {}))[1]
+
+
+def imports_of(name: str) -> str:
+    """The imports that a fragment begins with."""
+    return "".join(line for line in _split(render(f"{name}.py", {}))[0] if line.strip())
 
 
 def one_line(text: str) -> str:
