@@ -14,7 +14,7 @@ from .generations import Torch
 from .kernels import Gpu, Kernels
 from .ledger import Alive, Ledger, living, with_last_step_again
 from .loops import LOOPS, begin
-from .parallel import strategy_of
+from .parallel import engine_of
 from .phases import Course, continued, not_played, resumed
 from .replay import Replay
 from .settings import TrainSettings
@@ -40,9 +40,9 @@ _worked: dict[tuple[object, ...], int] = {}
 
 def _shared(settings: TrainSettings, make: Callable[[int], MadeT]) -> MadeT:
     """What ``make`` plays: equal blocks share one play, where they turn out to be equal in every event."""
-    if settings.checkpoint_reentrant or not strategy_of(settings).shares_blocks:
+    if settings.checkpoint_reentrant:
         return make(0)
-    key = settings.model, settings.grad_checkpointing, settings.accum > 1, settings.loop
+    key = settings.model, settings.grad_checkpointing, settings.accum > 1, settings.loop, engine_of(settings)
     for num_last in (1, 2):  # the second-last, if nothing comes in to the last as to the others
         if num_last < _worked.get(key, 1):
             continue

@@ -5,11 +5,12 @@ tensors die. A family written like its library's ``forward`` therefore keeps and
 """
 
 from .autograd import Node, backward, record, record_all
+from .log import NotRepeatable, call_hook
 from .module import Module, Scope, own_first
 from .repeat import Repeats
 from .resizable import Resizable
 from .run import Autocast, Run, Storage
-from .stretch import NotRepeatable
+from .signature import Part
 from .tensor import Tensor, contiguous_strides
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Module",
     "Node",
     "NotRepeatable",
+    "Part",
     "Repeats",
     "Resizable",
     "Run",
@@ -24,6 +26,7 @@ __all__ = [
     "Storage",
     "Tensor",
     "backward",
+    "call_hook",
     "contiguous_strides",
     "own_first",
     "record",

@@ -14,6 +14,7 @@ from ..errors import InvalidRequest
 from ..units import DType
 from .checkpoint import Held
 from .input_buffer import add
+from .log import Face, Take, call_hook
 from .run import Run
 from .tensor import Shape, Tensor, contiguous_strides
 
@@ -96,7 +97,7 @@ class AccumulateGrad:
         if self.grad is None:
             self._steal(run, buffer)
         if run.grad_hook is not None:
-            run.grad_hook(self)
+            call_hook(run, run.grad_hook, self)
 
     def _steal(self, run: Run, buffer: list[Tensor | None]) -> None:
         assert buffer[0] is not None
@@ -109,9 +110,11 @@ class AccumulateGrad:
 
     def take(self, grad: Tensor) -> None:
         """A gradient where there was none."""
-        self.grad = grad
-        grad.run.num_gradients += 1
-        self.rank = grad.run.num_gradients
+        self.grad, run = grad, grad.run
+        run.num_gradients += 1
+        self.rank = run.num_gradients
+        if run.log is not None:
+            run.log.append(Take(self, Face.of(grad)))
 
     def _obeys_layout(self, grad: Tensor) -> bool:
         return all(size == 1 or stride == want for size, stride, want in zip(self.shape, grad.strides, self.strides))
@@ -174,7 +177,7 @@ def edge_to(x: Tensor | None) -> Edge | None:
         return Edge(x.node, x.output_nr, x.shape, x.dtype)
     assert x.accumulator is not None
     if x.run.use_hook is not None:
-        x.run.use_hook(x.accumulator)
+        call_hook(x.run, x.run.use_hook, x.accumulator)
     return Edge(x.accumulator, 0, x.shape, x.dtype)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..units import DType
 from .autograd import AccumulateGrad
 from .checkpoint import checkpoint
+from .log import call_hook
 from .reentrant import checkpoint_reentrant
 from .run import Run
 from .tensor import Shape, Tensor
@@ -185,10 +186,10 @@ class Module:
         run = self.run
         outer, run.layer = run.layer, self.layer
         if run.module_hook is not None:
-            run.module_hook(self, True)
+            call_hook(run, run.module_hook, self, True)
         result = self.forward(*args) if self.around is None else self.around(self, args)
         if run.module_hook is not None:
-            run.module_hook(self, False)
+            call_hook(run, run.module_hook, self, False)
         run.layer = outer
         return result
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..kernels import Kernels
     from .autograd import AccumulateGrad
     from .checkpoint import Frame
+    from .log import Entry
     from .module import Module
     from .tensor import Tensor
 
@@ -66,6 +67,7 @@ class Run:
         "kernels",
         "kind",
         "layer",
+        "log",
         "lt_handles",
         "module_hook",
         "num_gradients",
@@ -96,6 +98,7 @@ class Run:
         self.use_hook: Callable[[AccumulateGrad], None] | None = None  # runs where an operator takes a leaf
         self.grad_hook: Callable[[AccumulateGrad], None] | None = None  # runs after a leaf has taken or added
         self.module_hook: Callable[[Module, bool], None] | None = None  # runs where a module's forward begins and ends
+        self.log: list[Entry] | None = None  # what hooks do while a block is played that others repeat
         self.frame: Frame | None = None
         self.reentrant = False  # how segments are checkpointed
         self.num_segments = 0  # re-entrant ones that are running, one inside the other

@@ -1,8 +1,9 @@
-"""What makes two blocks of a model equal."""
+"""What makes two blocks of a model equal, and what they are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from .tensor import Tensor
@@ -10,36 +11,67 @@ from .tensor import Tensor
 if TYPE_CHECKING:
     from .module import Module
 
-__all__ = ["signature"]
+__all__ = ["Part", "Parts", "signature"]
 
 _PLACE = frozenset({"layer", "path", "run", "repeats"})
 
 
-def signature(module: Module, parameters: list[Tensor]) -> Any:
-    """Class and attributes, down to the parameters, which are appended to ``parameters``.
+class Part:
+    """A part of a block that is no module; equal blocks may differ in the attributes ``apart`` alone."""
+
+    apart: frozenset[str] = frozenset()
+
+
+class Parts:
+    """What a block is made of, in an order that equal blocks have in common."""
+
+    def __init__(self) -> None:
+        self.parameters: list[Tensor] = []  # and buffers
+        self.modules: list[Module] = []
+        self.others: list[Part] = []
+
+    @cached_property
+    def subjects(self) -> list[object]:
+        """What hooks are called about: leaves in the order of ``parameters``, modules, what an engine has put around
+        them, and the other parts."""
+        leaves = [p.accumulator for p in self.parameters]
+        around = [getattr(module.around, "__self__", None) for module in self.modules]
+        return [*leaves, *self.modules, *around, *self.others]
+
+
+def signature(module: Module, parts: Parts) -> Any:
+    """Class and attributes, down to the parameters; ``parts`` is filled on the way.
 
     Of a rate (drop path grows from block to block) only counts whether there is one.
     """
-    own = [(name, _signed(value, parameters)) for name, value in vars(module).items() if name not in _PLACE]
-    return type(module), tuple(own)
+    parts.modules.append(module)
+    return _attributes(module, _PLACE, parts)
 
 
-def _signed(value: Any, parameters: list[Tensor]) -> Any:
+def _attributes(part: object, apart: frozenset[str], parts: Parts) -> Any:
+    own = [(name, _signed(value, parts)) for name, value in vars(part).items() if name not in apart]
+    return type(part), tuple(own)
+
+
+def _signed(value: Any, parts: Parts) -> Any:
     from .module import Module
 
     if isinstance(value, Tensor):
-        parameters.append(value)
+        parts.parameters.append(value)
         return value.shape, value.strides, value.dtype, value.requires_grad
     if isinstance(value, Module):
-        return signature(value, parameters)
+        return signature(value, parts)
+    if isinstance(value, Part):
+        parts.others.append(value)
+        return _attributes(value, value.apart, parts)
     if isinstance(value, float):
         return value > 0
-    if (parts := _parts(value)) is not None:
-        return tuple([_signed(part, parameters) for part in parts])
+    if (items := _items(value)) is not None:
+        return tuple([_signed(item, parts) for item in items])
     return value if isinstance(value, Hashable) else id(value)
 
 
-def _parts(value: Any) -> Iterable[Any] | None:
+def _items(value: Any) -> Iterable[Any] | None:
     """What a container or a configuration is made of."""
     if isinstance(value, (list, tuple)):
         return value

@@ -2,109 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from ..units import DType
-from .run import Product, Run, Storage
-from .tensor import Shape, Tensor
+from .log import Face
+from .run import Product, Run
 
-__all__ = ["Backward", "Face", "Forward", "NotRepeatable", "Start", "Stretch"]
-
-
-class NotRepeatable(Exception):
-    """Equal blocks did something else after all."""
+__all__ = ["Backward", "Called", "Forward", "Piece", "Stretch", "Taken", "Where"]
 
 
-class Face(NamedTuple):
-    """A tensor that leaves a stretch: its place among the allocations made there, and its geometry."""
+class Taken(NamedTuple):
+    """A leaf, by its number among the block's subjects, takes a gradient."""
 
-    place: int
-    shape: Shape
-    strides: Shape
-    dtype: DType
-    is_view: bool
-
-    @classmethod
-    def of(cls, x: Tensor, first: int) -> Face:
-        """``x`` as made after ``first`` allocations."""
-        if x.storage.id < first:
-            raise NotRepeatable
-        return cls(x.storage.id - first, x.shape, x.strides, x.dtype, x.is_view)
-
-    def show(self, storage: Storage) -> Tensor:
-        """Such a tensor of another storage."""
-        x = Tensor(storage, self.shape, self.strides, self.dtype)
-        if self.is_view:
-            x.is_view = True
-        return x
+    leaf: int
+    grad: Face
 
 
-class Start(NamedTuple):
-    """Where a stretch begins: after how many allocations, events and products."""
+class Called(NamedTuple):
+    """A hook is called about one of the block's subjects; ``layer`` None stands for the block's own row.
 
-    allocation: int
-    event: int
-    product: int
-
-    @classmethod
-    def now(cls, run: Run) -> Start:
-        """The end of what happened so far."""
-        return cls(len(run.allocations), len(run.events), len(run.products))
-
-
-class Stretch:
-    """Allocations and events of a forward or backward pass of a block, counted from its own beginning.
-
-    An event is (number, base). Births and deaths of what is made in the stretch count from its first allocation, deaths
-    of what the block's forward pass made from the first of that; the rest dies of ``outside``, which is known by place.
+    ``holds``: the gradient that the subject has taken lives at least until the hook is over.
     """
 
-    __slots__ = ("allocations", "dead", "dead_of_forward", "dead_outside", "events", "products")
+    hook: Callable[..., None]
+    subject: int
+    args: tuple[Any, ...]
+    layer: str | None
+    kind: str
+    holds: bool
 
-    def __init__(self, run: Run, row: str, start: Start, outside: Sequence[int], forward: range = range(0)) -> None:
-        self.allocations: list[tuple[int, str, str | None]] = []
-        for num_bytes, kind, layer in run.allocations[start.allocation :]:
-            if layer.startswith(f"{row}."):
-                raise NotRepeatable
-            self.allocations.append((num_bytes, kind, None if layer == row else layer))
-        self.products = run.products[start.product :]
-        self.events: list[tuple[int, int]] = []
-        self.dead: set[int] = set()
-        self.dead_of_forward: set[int] = set()
-        self.dead_outside: set[int] = set()
-        first = start.allocation
-        for event in run.events[start.event :]:
-            i = ~event
-            if event >= 0:
-                self.events.append((event - first, 0))
-            elif i >= first:
-                self.dead.add(i - first)
-                self.events.append((~(i - first), 1))
-            elif i in forward:
-                self.dead_of_forward.add(i - forward.start)
-                self.events.append((~(i - forward.start), 2))
-            elif i in outside:
-                place = outside.index(i)
-                self.dead_outside.add(place)
-                self.events.append((0, 3 + place))
-            else:
-                raise NotRepeatable
+
+class Piece(NamedTuple):
+    """What happens up to a hook, or to the end: allocations from the place ``start`` of the stretch on, events,
+    workspaces of ``unknown`` size (events of the piece before it, bytes), and what comes ``then``."""
+
+    start: int
+    allocations: list[tuple[int, str, str | None]]
+    events: list[tuple[int, int]]
+    unknown: list[tuple[int, int]]
+    then: list[Taken | Called]
+
+
+class Where(NamedTuple):
+    """Where a stretch was entered: the run's number of each of its allocations, and of each piece how much larger they
+    are than their places."""
+
+    numbers: list[int]
+    shifts: list[int]
+
+
+Act = Callable[["Taken | Called", Where], None]
+
+
+class Stretch(NamedTuple):
+    """Allocations and events of a forward or backward pass of a block, counted from its own beginning.
+
+    An event is (number, base): what to add for the number of an event of the run. Of n pieces base 2i is that of
+    births in piece i and 2i + 1 that of deaths of what it made; then come deaths of what each piece of the block's
+    forward pass made, and last those of what was there before, one base each. The ``dead`` are known by their places.
+    """
+
+    pieces: list[Piece]
+    products: list[Product]
+    dead: set[int]
+    dead_of_forward: set[int]
+    dead_outside: set[int]
+
+    @property
+    def num_made(self) -> int:
+        """How many allocations it makes."""
+        last = self.pieces[-1]
+        return last.start + len(last.allocations)
+
+    @property
+    def starts(self) -> list[int]:
+        """The places at which its pieces begin."""
+        return [piece.start for piece in self.pieces]
 
     @property
     def living(self) -> set[int]:
-        """The places of what was made here and is alive at its end."""
-        return set(range(len(self.allocations))) - self.dead
+        """The places of what was made here and is alive at its end, or was when a hook took it."""
+        return set(range(self.num_made)) - self.dead
 
-    def enter(self, run: Run, row: str, outside: Sequence[int] = (), forward: int = 0) -> int:
-        """Append it to the run for a block of the row ``row``; the number of its first allocation."""
-        first = len(run.allocations)
-        run.allocations += [(num_bytes, kind, layer or row) for num_bytes, kind, layer in self.allocations]
-        bases = (first, -first, -forward, *[~i for i in outside])
+    def enter(self, run: Run, row: str, act: Act, outside: list[int], forward: Where | None = None) -> Where:
+        """Append it to the run for a block of the row ``row``; ``act`` does what comes between the pieces."""
         phase = len(run.phases) - 1
         run.products += [Product(p.flops, p.dtype, row, p.recomputed, phase, -1) for p in self.products]
-        run.events += [number + bases[base] for number, base in self.events]
-        return first
+        bases = [0] * (2 * len(self.pieces))
+        if forward is not None:
+            bases += [-shift for shift in forward.shifts]
+        bases += [~i for i in outside]
+        where = Where([], [])
+        for i, piece in enumerate(self.pieces):
+            first = len(run.allocations)
+            shift = first - piece.start
+            bases[2 * i : 2 * i + 2] = shift, -shift
+            where.shifts.append(shift)
+            where.numbers.extend(range(first, first + len(piece.allocations)))
+            run.allocations += [(num_bytes, kind, layer or row) for num_bytes, kind, layer in piece.allocations]
+            run.unknown += [(len(run.events) + before, num_bytes) for before, num_bytes in piece.unknown]
+            run.events += [number + bases[base] for number, base in piece.events]
+            for step in piece.then:
+                act(step, where)
+        return where
 
 
 class Forward(NamedTuple):
@@ -126,11 +126,12 @@ class Forward(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """What a backward pass did: the stretch, the gradients of the parameters by number, and that of the input.
+    """What a backward pass did: the stretch, and the gradient of the input.
 
-    ``grad`` None: the incoming gradient itself goes on.
+    ``grad`` None: the incoming gradient itself goes on. ``uses``: how many tensors that leave show one and the same
+    storage, by its place, where there are several.
     """
 
     stretch: Stretch
-    parameters: tuple[tuple[int, Face], ...]
     grad: Face | None
+    uses: dict[int, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import ops
-from ..engine import Module, Scope, Tensor
+from ..engine import Module, Part, Scope, Tensor, call_hook
 from ..ops import to
 
 __all__ = ["Adapter", "Wrappable", "places"]
@@ -21,9 +21,11 @@ def places(scope: Scope, kind: str) -> tuple[Scope, ...]:
     return (scope / "base_layer" if lora is not None and lora.adapts(scope, kind) else scope,)
 
 
-class Adapter:
+class Adapter(Part):
     """``lora_B(lora_A(dropout(x))) * scaling``: two matrices in fp32 whatever the layer's own type is
     (``autocast_adapter_dtype``). They count as unused until they have run once."""
+
+    apart = frozenset({"down", "up", "idle", "unused"})  # the layer's own product, and names
 
     def __init__(self, scope: Scope, a: tuple[int, ...], b: tuple[int, ...], down: Product, up: Product) -> None:
         assert scope.lora is not None
@@ -37,10 +39,14 @@ class Adapter:
         scope.unused |= names
         self.idle, self.unused = names, scope.unused
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def count_as_used(self) -> None:
+        """It runs."""
         if self.idle:
             self.unused -= self.idle
             self.idle = set()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        call_hook(x.run, Adapter.count_as_used, self)
         return ops.mul(self.up(self.down(ops.dropout(x, self.dropout), self.a), self.b), 1.0)
 
 

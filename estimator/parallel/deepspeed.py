@@ -63,7 +63,6 @@ class DeepSpeed(Strategy):
 
     source = "deepspeed 0.19.8 under Trainer"
     casts_model = True
-    shares_blocks = False
     updates = True
 
     def __init__(self, step: Step) -> None:

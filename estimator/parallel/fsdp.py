@@ -43,7 +43,6 @@ class FSDP(Strategy):
         "of autocast"
     )
     casts_model = True
-    shares_blocks = False
     divides_gradients = True
     min_gpus = 2
     offloads = ("all",)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..engine import Module, Resizable, Run, Storage, Tensor, record, record_all
+from ..engine import Module, Resizable, Run, Storage, Tensor, call_hook, record, record_all
 from ..engine.autocast import to
 from ..engine.autograd import AccumulateGrad
 from ..units import DType
@@ -103,10 +103,9 @@ class Unit:
         """A call of a module between its hooks; a checkpointed one is recomputed without them."""
         args = self.cast(args)
         if self.recomputes:
-            self.unshard()
-            self.wait()
+            call_hook(self.run, Unit.make_whole, self)
             return module.forward(*args)
-        self.pre_forward()
+        call_hook(self.run, Unit.pre_forward, self)
         return self.post_forward(module.forward(*self._watched(args)))
 
     def cast(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -120,8 +119,7 @@ class Unit:
     def pre_forward(self) -> None:
         """Gather and copy out; what the gather before it arrived in goes only now."""
         self.phase = "forward"
-        self.unshard()
-        self.wait()
+        self.make_whole()
 
     def _watched(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """``RegisterPostBackwardFunction``: the backward pass of the module ends where gradients leave it."""
@@ -134,20 +132,24 @@ class Unit:
         return tuple([views.pop(0) if isinstance(x, Tensor) and x.requires_grad else x for x in args])
 
     def _handed_on_last(self, saved: tuple[Tensor, ...], grads: Grads) -> tuple[Tensor | None, ...]:
-        self.post_backward()
+        call_hook(self.run, Unit.post_backward, self)
         return tuple(grads)
 
     def post_forward(self, output: Any) -> Any:
         """Parameters go, and the backward pass of the module begins with the first gradient of an output."""
+        call_hook(self.run, Unit.end_forward, self)
+        output = self._hooked(output)
+        if self.is_root:
+            self.shared.copied_out = None
+        return output
+
+    def end_forward(self) -> None:
+        """Parameters go, and the unit has its place in the order of the forward pass."""
         if self.reshards:
             self.reshard()
         self.indices.append(len(self.shared.order))
         self.shared.order.append(self)
         self.phase = ""
-        output = self._hooked(output)
-        if self.is_root:
-            self.shared.copied_out = None
-        return output
 
     def _hooked(self, output: Any) -> Any:
         if isinstance(output, tuple):
@@ -159,10 +161,15 @@ class Unit:
         return record(same, (output,), self._handed_on_first)
 
     def _handed_on_first(self, saved: tuple[Tensor, ...], grads: Grads) -> tuple[Tensor | None, ...]:
-        self.pre_backward()
+        call_hook(self.run, Unit.pre_backward, self)
         return tuple(grads)
 
     # whole parameters
+
+    def make_whole(self) -> None:
+        """Gather and copy out."""
+        self.unshard()
+        self.wait()
 
     def unshard(self) -> None:
         """``foreach_all_gather``: cast or copied to one flat buffer, then gathered into the whole one."""
@@ -215,8 +222,7 @@ class Unit:
         if self.phase == "backward":
             return
         self.phase = "backward"
-        self.unshard()
-        self.wait()
+        self.make_whole()
         if self.indices:
             index = self.indices.pop()
             if index > 0:

@@ -36,8 +36,6 @@ class Strategy:
     assumption = ""
     #: Whether 16-bit precision means a model of that type, without autocast, and batches that are copied in it.
     casts_model = False
-    #: Whether equal blocks share one play: a hook on every gradient has to see all of them.
-    shares_blocks = True
     #: Whether the engine scales losses, clips and updates by itself.
     updates = False
     #: Whether what is found in gradients is summed over the ranks: found_inf, norms.

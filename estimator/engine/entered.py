@@ -1,0 +1,115 @@
+"""A block whose passes are entered from what an equal one did."""
+
+from __future__ import annotations
+
+from sys import getrefcount
+from typing import TYPE_CHECKING, Any
+
+from .autograd import AccumulateGrad, Node, edge_to
+from .log import Face, NotRepeatable
+from .run import Storage
+from .state import grad_state, tensors_in
+from .stretch import Called, Forward, Taken, Where
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .module import Module
+    from .repeat import Kind, Repeats
+    from .signature import Parts
+
+__all__ = ["Entered"]
+
+Grads = list["Tensor | None"]
+
+
+class Entered:
+    """It holds what the other one's graph held."""
+
+    def __init__(self, block: Module, kind: Kind, parts: Parts, state: Any, repeats: Repeats) -> None:
+        self.block, self.kind, self.parts, self.state = block, kind, parts, state
+        self.repeats = repeats
+
+    def call(self, args: tuple[Any, ...], known: Forward) -> Any:
+        """The block's result, and the forward pass that makes it."""
+        run = self.block.run
+        tensors = tensors_in(args)
+        self.outside = [x.storage.id for x in tensors]
+        self.where = known.stretch.enter(run, self.block.layer, self._act, self.outside)
+        self.uses: dict[int, int] = {}
+        self.shared: dict[int, Storage] = {}
+        out = self._shown(known.out, self.where)
+        trains = run.grad_enabled and args[0].requires_grad
+        self.args = {i: tensors[i].storage for i in known.held} if trains else {}
+        self.weights: list[Storage] = []
+        for i, copy, is_held in known.weights:
+            assert run.autocast is not None
+            weight = run.autocast.weights[id(self.parts.parameters[i])] = self._shown(copy, self.where)
+            if is_held:
+                self.weights.append(weight.storage)
+        if trains:
+            run.sequence += 1
+            self.repeats.num_open += 1
+            out.node = Node((edge_to(args[0]),), self._backward, (), 1, self.block.layer, run.sequence)
+            out.requires_grad = True
+        return out if known.tail is None else (out, *known.tail)
+
+    def _backward(self, saved: tuple[Tensor, ...], grads: Grads) -> tuple[Tensor | None, ...]:
+        grad = grads[0]
+        assert grad is not None
+        known = self.kind.backwards.get((self.state, grad_state(grad, self.parts.parameters)))
+        if known is None:
+            raise NotRepeatable
+        storage, self.uses = grad.storage, dict(known.uses)
+        outside = [*self.outside, storage.id]
+        where = known.stretch.enter(self.block.run, self.block.layer, self._act, outside, self.where)
+        self._drop(known.stretch.dead_outside)
+        self.repeats.num_open -= 1
+        if known.grad is None:
+            return (grad,)
+        if getrefcount(storage) != 3:  # the tensor's, ours, and the argument's
+            raise NotRepeatable
+        storage.forget()
+        return (self._shown(known.grad, where),)
+
+    def _act(self, step: Taken | Called, where: Where) -> None:
+        """What comes between two pieces: hooks do what they do here, as if the block had been played."""
+        if isinstance(step, Taken):
+            leaf = self.parts.subjects[step.leaf]
+            assert isinstance(leaf, AccumulateGrad)
+            leaf.take(self._shown(step.grad, where))
+            return
+        run, subject = self.block.run, self.parts.subjects[step.subject]
+        if subject is None:
+            raise NotRepeatable
+        outer = run.layer, run.kind
+        run.layer, run.kind = step.layer or self.block.layer, step.kind
+        grad = getattr(subject, "grad", None) if step.holds else None
+        held = None if grad is None else grad.storage
+        del grad
+        step.hook(subject, *step.args)
+        run.layer, run.kind = outer
+        del held
+
+    def _shown(self, face: Face, where: Where) -> Tensor:
+        """A tensor that leaves the backward pass; of several that show one storage each but the last leaves it held."""
+        storage = self.shared.pop(face.place, None) or Storage.entered(self.block.run, where.numbers[face.place])
+        uses = self.uses.get(face.place, 1)
+        if uses > 1:
+            self.uses[face.place], self.shared[face.place] = uses - 1, storage
+        return face.show(storage)
+
+    def _drop(self, dead: set[int]) -> None:
+        """Let go of what the graph held; whether that was the last hold has to be as it was for the other block."""
+        while self.weights:
+            weight = self.weights.pop()
+            if getrefcount(weight) != 2:
+                raise NotRepeatable
+            weight.forget()
+        if not dead <= {*self.args, len(self.outside)}:
+            raise NotRepeatable
+        while self.args:
+            i, storage = self.args.popitem()
+            if (getrefcount(storage) == 2) != (i in dead):
+                raise NotRepeatable
+            if i in dead:
+                storage.forget()
