@@ -34,7 +34,7 @@ def plan_of(settings: dict[str, Any]) -> tuple[Plan, TrainSettings]:
         pytest.skip(str(reason))
 
 
-def hold(settings: dict[str, Any]) -> None:
+def hold(settings: dict[str, Any], *, shares: bool = True) -> None:
     """Playing with and without sharing comes to the same ledger, and to all else that is read from a run."""
     plan, found = plan_of(settings)
     try:
@@ -42,7 +42,7 @@ def hold(settings: dict[str, Any]) -> None:
     except VitmemError as reason:
         pytest.skip(str(reason))
     shared = play(plan, found)
-    assert shared.repeats
+    assert bool(shared.repeats) is shares
     assert shared.run.ledger() == full.run.ledger()
     assert shared.run.unknown == full.run.unknown
     assert [p._replace(born=-1) for p in shared.run.products] == [p._replace(born=-1) for p in full.run.products]

@@ -67,7 +67,9 @@ def test_every_family_makes_the_same_events_under_an_engine(family: str, engine:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_makes_the_same_events_under_every_engine(family: str, engine: str) -> None:
-    hold({"model": FAMILIES[family], "bs": 2, **ENGINES[engine]})
+    """CLIP's first layer norm is trained before frozen blocks: their graph keeps whole weights that a hook gathered."""
+    shares = (family, engine) != ("hf_clip", "zero3 frozen")
+    hold({"model": FAMILIES[family], "bs": 2, **ENGINES[engine]}, shares=shares)
 
 
 @pytest.mark.parametrize("engine", ["zero1 overlap", "zero2", "zero3"])
