@@ -146,8 +146,8 @@ class _Search:
             near = " or ".join(str((self.per_gpu + more) * self.asked.gpus) for more in (-1, 1))
             yield (
                 f"{self.per_gpu} images per GPU have no divisors but 1 and {self.per_gpu}: other micro-batches would "
-                f"change the effective batch; --effective-batch {near} can be divided, with the learning rate scaled by "
-                "the same factor (SGD) or by its root (Adam)"
+                f"change the effective batch; --effective-batch {near} can be divided: scale the learning rate by the "
+                "same factor (SGD) or by its root (Adam)"
             )
 
 

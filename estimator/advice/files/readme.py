@@ -144,8 +144,8 @@ def _notes(order: Order) -> Iterator[str]:
         )
         if not settings.workers:
             yield (
-                "With a folder of images add `--workers 8` or as many as there are cores for each GPU: without them a step "
-                "waits for its images, which the times leave out. They take host memory, not the GPU's."
+                "With a folder of images add `--workers 8`, or as many as there are cores for each GPU: without them a "
+                "step waits for its images, which the times leave out. They take host memory, not the GPU's."
             )
     if order.whole is not None:
         yield from _pruning(order)
