@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from copy import copy
 from functools import cached_property
 from typing import Any
 
 from .cost import Cost, cost_of
-from .device import Run, device_of, holds, verdict
+from .device import Run, device_of, holds, reserved_by_first, verdict
 from .pipeline import estimate_of, peak_of, resolved
 from .play import Played, play
 from .result import Estimate, Peak
 from .settings import TrainSettings
 from .step import Step
-from .timeline import allocated_peak
+from .timeline import allocated_peak, allocated_peaks
 
 __all__ = ["Candidate"]
 
 #: What the allocator's layout takes beside what is requested is likely to be about this part of the memory.
 _LAYOUT = 80
+_OF_IMAGES = frozenset({"activations", "inputs"})
 
 
 class Candidate:
@@ -27,6 +29,9 @@ class Candidate:
     ``requested_bytes`` is the steady step's peak before the allocator rounds it up, ``largest_parameter`` the elements
     of one that is trained.
     """
+
+    #: Whose play is this one's too.
+    _same: Candidate | None = None
 
     def __init__(self, settings: TrainSettings) -> None:
         self.plan, self.settings = resolved(settings)
@@ -37,12 +42,24 @@ class Candidate:
         self.largest_parameter = max((p.numel for p in step.trained.values()), default=0)
         self.cost: Cost = cost_of(step)
 
+    def under(self, settings: TrainSettings) -> Candidate:
+        """That of ``settings``, which differ in ``alloc_conf`` alone: nothing is played for it, and it makes no
+        estimate."""
+        other = copy(self)
+        for name in ("_begun", "_played", "_judged", "fits", "peak", "reserved_bytes"):
+            vars(other).pop(name, None)
+        other.plan, other.settings = resolved(settings)
+        other.device, other._same = device_of(other.settings), self
+        return other
+
     @cached_property
     def _begun(self) -> Step:
         return play(self.plan, self.settings, self.device.gpu)
 
     @cached_property
     def _played(self) -> Played:
+        if self._same is not None:
+            return self._same._played.under(self.device.allocator)
         device, begun = self.device, self._begun
         del self._begun  # it goes on
         return Played(self.plan, self.settings, device.gpu, device.allocator, begun=begun)
@@ -60,6 +77,15 @@ class Candidate:
         lent = [0 if kind == "workspaces" else size for size, kind in zip(ledger.bytes, ledger.kinds)]
         return allocated_peak(ledger._replace(bytes=tuple(lent)), -1)
 
+    @cached_property
+    def activation_bytes(self) -> int:
+        """The most that batches and activations take at once: no stage of ZeRO and no offload changes it."""
+        step = vars(self).get("_begun")
+        ledger = step.run.ledger() if step else self._played.ledger
+        kept = [size if kind in _OF_IMAGES else 0 for size, kind in zip(ledger.bytes, ledger.kinds)]
+        peaks = allocated_peaks(ledger._replace(bytes=tuple(kept)), -1)
+        return max(peaks["forward"], peaks["backward"])
+
     @property
     def usable_bytes(self) -> int:
         """What the context's expected size leaves."""
@@ -73,21 +99,25 @@ class Candidate:
         return self.slack_bytes >= 0 and holds(self.device, self._played.each_run)
 
     @cached_property
-    def _judged(self) -> tuple[Mapping[str, Any] | None, Peak]:
-        judged, reserved = verdict(self.device, self._played.runs)
-        return judged, peak_of(self._played, self.device, reserved)
+    def _judged(self) -> Mapping[str, Any]:
+        judged, _ = verdict(self.device, self._played.runs)
+        assert judged is not None
+        return judged
 
-    @property
+    @cached_property
     def peak(self) -> Peak:
         """An estimate's, whether it fits or not."""
-        return self._judged[1]
+        return peak_of(self._played, self.device, self.reserved_bytes)
+
+    @cached_property
+    def reserved_bytes(self) -> int:
+        """The peak's, alone."""
+        return reserved_by_first(self.device, self._played.run)
 
     @property
     def headroom_bytes(self) -> int:
         """The verdict's."""
-        judged, _ = self._judged
-        assert judged is not None
-        return int(judged["headroom_bytes"])
+        return int(self._judged["headroom_bytes"])
 
     @property
     def slack_bytes(self) -> int:
@@ -108,9 +138,7 @@ class Candidate:
         """
         if not self.fits:
             return self.slack_bytes if self.slack_bytes < 0 else -self.device.room_bytes // _LAYOUT
-        judged, _ = self._judged
-        assert judged is not None
-        if judged["num_alloc_retries"]:
+        if self._judged["num_alloc_retries"]:
             return max(self.expected_spare_bytes, 0)
         return self.headroom_bytes - self.usable_bytes + self.device.room_bytes
 
@@ -119,13 +147,42 @@ class Candidate:
         """What the forward pass leaves for the backward pass."""
         return sum(self._played.saved_activations.values())
 
+    @cached_property
+    def saved_by_block(self) -> tuple[int, ...]:
+        """:attr:`saved_activation_bytes` of each of the model's blocks."""
+        step = vars(self).get("_begun")
+        saved = step.saved_activations(step.run.ledger()) if step else self._played.saved_activations
+        blocks = dict.fromkeys(self.plan.blocks, 0)
+        for layer, num_bytes in saved.items():
+            if (block := _block_of(layer, blocks)) is not None:
+                blocks[block] += num_bytes
+        return tuple(blocks.values())
+
     def estimate(self, slope_bytes: int | None = None) -> Estimate:
         """All that there is to say; ``slope_bytes``: what one more image takes, where it is known."""
         return estimate_of(self.plan, self.settings, self.device, self._played, slope_bytes)
 
+    @property
+    def missing_bytes(self) -> int:
+        """How much more memory would hold it beside the largest CUDA context."""
+        assert self.device.context is not None
+        return self.device.context.high_bytes - self.device.context.expected_bytes - self.headroom_bytes
+
+    def rest(self) -> None:
+        """Let go of the step: what the allocator did stays known."""
+        if (step := vars(self).pop("_begun", None)) is not None:
+            step.dispose()
+        if "_played" in vars(self):
+            self._played.let_go()
+
     def release(self) -> None:
         """Let go of the play; what is asked for later is played again."""
-        begun, played = (self.__dict__.pop(name, None) for name in ("_begun", "_played"))
-        for step in (begun, played and played.step):
-            if step is not None:
-                step.dispose()
+        self.rest()
+        vars(self).pop("_played", None)
+
+
+def _block_of(layer: str, blocks: Container[str]) -> str | None:
+    """The one that a layer is, or is a part of."""
+    while layer and layer not in blocks:
+        layer = layer.rpartition(".")[0]
+    return layer or None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .ledger import Ledger
     from .settings import TrainSettings
 
-__all__ = ["CPU", "Device", "Run", "device_of", "holds", "verdict"]
+__all__ = ["CPU", "Device", "Run", "device_of", "holds", "reserved_by_first", "verdict"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,7 @@ class Run:
         self.ledger, self.parts, self._allocator = ledger, parts, allocator
         self._marks = tuple(stop for _, stop in parts)
         self._unlimited: Replay | None = None
+        self._limited: dict[int, Replay] = {}
 
     @property
     def replay(self) -> Replay:
@@ -110,10 +111,11 @@ class Run:
         """Within so many bytes; one that never reached them is the one without a limit as well."""
         if self._unlimited is not None and self._unlimited.reserved_bytes <= capacity:
             return self._unlimited
-        limited = self._replayed(capacity)
-        if limited.failed is None and not limited.num_retries:
-            self._unlimited = limited
-        return limited
+        if capacity not in self._limited:
+            limited = self._limited[capacity] = self._replayed(capacity)
+            if limited.failed is None and not limited.num_retries:
+                self._unlimited = limited
+        return self._limited[capacity]
 
     def _replayed(self, capacity: int | None) -> Replay:
         return replay(self.ledger, dataclasses.replace(self._allocator, capacity=capacity), marks=self._marks)
@@ -153,6 +155,12 @@ def verdict(device: Device, runs: Sequence[Run]) -> tuple[Mapping[str, Any] | No
         "phase": worst.phase,
     }
     return document, outcomes[0].replay.reserved_at[0]
+
+
+def reserved_by_first(device: Device, run: Run) -> int:
+    """What ``verdict`` says of the first part of its first run."""
+    assert device.context is not None
+    return _within(device, device.context, run).replay.reserved_at[0]
 
 
 def holds(device: Device, runs: Iterable[Run]) -> bool:

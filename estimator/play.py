@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
@@ -132,6 +133,20 @@ class Played:
         self.saved_activations = training.saved_activations
         self.unknown_workspace_bytes = training.unknown_workspace_bytes
         self._allocator = allocator or AllocatorConfig()
+        self._has_masters = training.step.strategy.updates
+
+    def under(self, allocator: AllocatorConfig) -> Played:
+        """The same training through another allocator, which decides nothing of what is played; without the step."""
+        other = copy(self)
+        for name in ("run", "resume", "_summaries", "tensors", "allocated", "step"):
+            vars(other).pop(name, None)
+        other._allocator = allocator
+        return other
+
+    def let_go(self) -> None:
+        """Let go of the step: the runs and their figures stay known."""
+        if (step := vars(self).pop("step", None)) is not None:
+            step.dispose()
 
     @cached_property
     def run(self) -> Run:
@@ -143,8 +158,11 @@ class Played:
         """A process that begins with a checkpoint, where it is known."""
         if self.not_played.resume is not None:
             return None
-        ledger = resumed(self.ledger, has_masters=self.step.strategy.updates)
-        return Run(ledger, (("resume", len(ledger.events)),), self._allocator)
+        return Run(self._resumed, (("resume", len(self._resumed.events)),), self._allocator)
+
+    @cached_property
+    def _resumed(self) -> Ledger:
+        return resumed(self.ledger, has_masters=self._has_masters)
 
     @property
     def replay(self) -> Replay:

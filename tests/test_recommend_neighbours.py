@@ -30,7 +30,11 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def fits(kept: dict[str, Any], **changes: Any) -> bool:
-    verdict = vitmem.estimate(**{**kept, **changes}).verdict
+    """What the library refuses is no neighbour."""
+    try:
+        verdict = vitmem.estimate(**{**kept, **changes}).verdict
+    except InvalidRequest:
+        return False
     assert verdict is not None
     return bool(verdict["fits"] == "yes")
 

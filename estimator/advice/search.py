@@ -9,7 +9,10 @@ each micro-batch the fewest checkpointed blocks, and the allocator's own segment
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..errors import InvalidRequest
@@ -107,7 +110,11 @@ class Grid:
 
     def fits(self, place: int, layers: int, alloc_conf: str | None = None) -> bool:
         """Whether the candidate fits."""
-        return self.at(place, layers, alloc_conf).fits
+        return self.may_fit(place, layers, alloc_conf) and self.at(place, layers, alloc_conf).fits
+
+    def may_fit(self, place: int, layers: int, alloc_conf: str | None = None) -> bool:
+        """Whether what is allocated would, however it is laid out."""
+        return self.trials.may_fit(self.settings_at(place, layers, alloc_conf))
 
     def largest(self, layers: int, alloc_conf: str | None = None, *, first: int = 0) -> int | None:
         """The place of the largest micro-batch from ``first`` on that fits with ``layers`` checkpointed blocks."""
@@ -126,25 +133,50 @@ class Grid:
 
     def _reach(self, place: int, layers: int, spare_bytes: float) -> int:
         """The place up to which a batch may grow, or has to shrink, from another one that spares so much."""
-        low, high = self._corners
-        grown = self.at(high, layers).requested_bytes - self.at(low, layers).requested_bytes
-        most = self.sizes[place] + spare_bytes * (self.sizes[high] - self.sizes[low]) / max(grown, 1)
+        if not self.last:
+            return place
+        most = self.sizes[place] + spare_bytes / self._bytes_per_image(layers)
         return sum(size <= most for size in self.sizes) - 1
+
+    def _bytes_per_image(self, layers: int) -> float:
+        """By the line through two batches without checkpointing, which begins where lines with it begin too."""
+        low, high = self._corners
+        size, without = self.sizes[high], self.at(high, 0).requested_bytes
+        per_image = (without - self.at(low, 0).requested_bytes) / (size - self.sizes[low])
+        with_them = self.at(high, layers).requested_bytes if layers else without
+        return max(per_image - (without - with_them) / size, 1)
 
     def fewest(self, place: int, alloc_conf: str | None, known: int) -> int:
         """The fewest checkpointed blocks with which a batch fits, where ``known`` do."""
-        corner, half = self._corners[1], max(self.most // 2, 1)
-        saved = self.at(corner, 0).requested_bytes - self.at(corner, half).requested_bytes
-        per_block = max(saved * self.sizes[place] / self.sizes[corner] / half, 1)
         fewest = last_that(
             lambda spared: spared <= self.most - known or self.fits(place, self.most - spared, alloc_conf),
-            self.most + int(min(self.at(place, 0).expected_spare_bytes, 0) // per_block),
+            self.most - self._needed(place, 0, min(self.at(place, 0).expected_spare_bytes, 0)),
             0,
             self.most,
-            lambda spared: int(self.at(place, self.most - spared, alloc_conf).spare_bytes // per_block),
+            lambda spared: self._superfluous(place, self.most - spared, alloc_conf),
         )
         assert fewest is not None
+        _ = self.at(place, self.most - fewest, alloc_conf).peak  # as it is likely to be offered, while it is at hand
         return self.most - fewest
+
+    def _superfluous(self, place: int, layers: int, alloc_conf: str | None) -> int:
+        """How many checkpointed blocks less would do; below 0, how many more are missing."""
+        return layers - self._needed(place, layers, self.at(place, layers, alloc_conf).spare_bytes)
+
+    def _needed(self, place: int, layers: int, spare_bytes: float) -> int:
+        """The number of checkpointed blocks that should do where with ``layers`` there are so many bytes to spare."""
+        least = self._saved_per_image[layers] - spare_bytes / self.sizes[place]
+        return min(bisect_left(self._saved_per_image, least), self.most)
+
+    @cached_property
+    def _saved_per_image(self) -> list[float]:
+        """What the first blocks leave out when they are checkpointed, by their number."""
+        if not self.most:
+            return [0]
+        corner = self._corners[1]
+        kept = zip(*(self.at(corner, layers).saved_by_block for layers in (0, self.most)))
+        saved = [max(without - with_it, 0) / self.sizes[corner] for without, with_it in kept]
+        return list(accumulate(saved if len(saved) == self.most else [sum(saved)], initial=0))
 
     @property
     def _corners(self) -> tuple[int, int]:
@@ -160,7 +192,7 @@ def search(grid: Grid, alloc_confs: Sequence[str], *, doubtful: bool = False) ->
     ``doubtful``: perhaps nothing, so that the candidate that takes the least comes first.
     """
     trials, rows = grid.trials, grid.most + 1
-    if (doubtful or grid.expected(0) < 0) and not grid.at(0, grid.most).may_fit:
+    if (doubtful or grid.expected(0) < 0) and not grid.may_fit(0, grid.most):
         return Found([], 0)
     plain = grid.largest(0)
     layers = dict.fromkeys(range((-1 if plain is None else plain) + 1), 0)
@@ -220,16 +252,11 @@ def _needed(layers: dict[int, int]) -> Iterator[tuple[int, int]]:
 def _with_conf(grid: Grid, layers: dict[int, int], alloc_conf: str) -> Iterator[tuple[int, int]]:
     """Where it saves a checkpointed block, or makes a batch fit that does not without it."""
     for place, count in layers.items():
-        if count and _worth(grid, place, count - 1) and grid.fits(place, count - 1, alloc_conf):
+        if count and grid.may_fit(place, count - 1) and grid.fits(place, count - 1, alloc_conf):
             yield place, grid.fewest(place, alloc_conf, count - 1)
     place = len(layers)
-    if place < len(grid.sizes) and _worth(grid, place, grid.most) and grid.fits(place, grid.most, alloc_conf):
+    if place < len(grid.sizes) and grid.may_fit(place, grid.most) and grid.fits(place, grid.most, alloc_conf):
         yield place, grid.most if not grid.most else grid.fewest(place, alloc_conf, grid.most)
-
-
-def _worth(grid: Grid, place: int, layers: int) -> bool:
-    """What is allocated has to fit however it is laid out."""
-    return grid.at(place, layers).may_fit
 
 
 def checked_share(effective_batch: int, gpus: int) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from ..candidate import Candidate
 from ..cost import seconds
 from ..errors import InvalidRequest, NotModelled, VitmemError
 from ..gpus import GpuRow, find
+from ..parallel.zero_config import STAGES
 from ..result import Peak
 from ..settings import TrainSettings
 
@@ -16,13 +19,15 @@ __all__ = ["Trial", "Trials"]
 
 #: Whose rates count where only an amount of memory was named: kernels follow this generation too.
 _DEFAULT_GPU = "a100-40g"
+#: How many plays are kept for what may be asked of them later, and how many of them whole.
+_MOST_KEPT, _WHOLE = 6, 2
 
 
 class Trial:
-    """One candidate that was played, under the settings that were asked for."""
+    """One candidate that was played, under the settings that were asked for; ``same``: whose play it shares."""
 
-    def __init__(self, settings: TrainSettings, candidate: Candidate, gpu: GpuRow) -> None:
-        self.settings, self._candidate = settings, candidate
+    def __init__(self, settings: TrainSettings, candidate: Candidate, gpu: GpuRow, same: Trial | None = None) -> None:
+        self.settings, self._candidate, self._same = settings, candidate, same
         self.seconds = seconds(candidate.cost, gpu)
         self.step_flops = candidate.cost.flops
         self.requested_bytes = candidate.requested_bytes
@@ -30,9 +35,29 @@ class Trial:
         self.largest_parameter = candidate.largest_parameter
         self.has_batch_statistics = candidate.has_batch_statistics
         self.slack_bytes, self.expected_spare_bytes = candidate.slack_bytes, candidate.expected_spare_bytes
-        self._fits: bool | None = None
-        if not self.may_fit:
-            candidate.release()
+        self._let_go: Callable[[Candidate], None] | None = None
+
+    def under(self, settings: TrainSettings) -> Trial:
+        """That of ``settings``, which differ in ``alloc_conf`` alone."""
+        gpu = find(settings.gpu or _DEFAULT_GPU)
+        return Trial(settings, self._candidate.under(settings), gpu, self)
+
+    def keep(self, let_go: Callable[[Candidate], None]) -> None:
+        """Only what ``let_go`` leaves of the play, now and after every question."""
+        self._let_go = let_go
+        let_go(self._candidate)
+
+    @property
+    def is_played(self) -> bool:
+        """Whether it has a play of its own."""
+        return self._same is None
+
+    def _ask(self, name: str) -> Any:
+        found = getattr(self._candidate, name)
+        for trial in (self, self._same):
+            if trial is not None and trial._let_go is not None:
+                trial._let_go(trial._candidate)
+        return found
 
     @property
     def may_fit(self) -> bool:
@@ -42,43 +67,54 @@ class Trial:
     @property
     def fits(self) -> bool:
         """Whether the verdict is a plain yes."""
-        if self._fits is None:
-            self._fits = self._candidate.fits
-            if self._fits:
-                _ = self._candidate.peak
-            self._candidate.release()
-        return self._fits
+        return bool(self._ask("fits"))
 
     @property
     def peak(self) -> Peak:
         """Its peak, even where it is too large."""
-        found = self._candidate.peak
-        self._candidate.release()
+        found: Peak = self._ask("peak")
         return found
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The peak's, alone."""
+        return int(self._ask("reserved_bytes"))
 
     @property
     def spare_bytes(self) -> int:
         """The candidate's."""
-        _ = self.fits
-        return self._candidate.spare_bytes
+        return int(self._ask("spare_bytes"))
 
     @property
     def headroom_bytes(self) -> int:
         """What the CUDA context's expected size leaves, less what is reserved, or requested where it does not fit."""
-        return self._candidate.headroom_bytes if self.fits else self.usable_bytes - self.requested_bytes
+        return int(self._ask("headroom_bytes")) if self.fits else self.usable_bytes - self.requested_bytes
 
     @property
     def missing_bytes(self) -> int:
         """How much more memory would hold it beside the largest CUDA context."""
-        peak = self.peak
-        assert peak.device_bytes is not None
-        assert peak.device_high_bytes is not None
-        return peak.device_high_bytes - peak.device_bytes - self._candidate.headroom_bytes
+        return int(self._ask("missing_bytes"))
 
     @property
     def saved_activation_bytes(self) -> int:
         """What the forward pass leaves for the backward pass."""
-        return self._candidate.saved_activation_bytes
+        return int(self._ask("saved_activation_bytes"))
+
+    @property
+    def room_bytes(self) -> int:
+        """What the largest CUDA context leaves."""
+        return self.slack_bytes + self.requested_bytes
+
+    @property
+    def activation_bytes(self) -> int:
+        """What batches and activations take of that at least."""
+        return int(self._ask("activation_bytes"))
+
+    @property
+    def saved_by_block(self) -> tuple[int, ...]:
+        """Of that, what each block leaves."""
+        found: tuple[int, ...] = self._ask("saved_by_block")
+        return found
 
 
 class Trials:
@@ -87,6 +123,8 @@ class Trials:
     def __init__(self, settings: TrainSettings) -> None:
         self.gpu: GpuRow = find(settings.gpu or _DEFAULT_GPU)
         self._known: dict[TrainSettings, Trial | VitmemError] = {}
+        self._kept: deque[Trial] = deque()
+        self._too_much: set[TrainSettings | None] = set()
 
     def __call__(self, settings: TrainSettings) -> Trial:
         """Raises InvalidRequest or NotModelled where there is no figure."""
@@ -97,11 +135,34 @@ class Trials:
             raise known
         return known
 
+    def may_fit(self, settings: TrainSettings) -> bool:
+        """Whether what a candidate requests fits, however it is laid out. It is not played where the same activations
+        have been too much already."""
+        alike = _with_equal_activations(settings)
+        if alike in self._too_much:
+            return False
+        trial = self(settings)
+        if alike is not None and not trial.may_fit and trial.activation_bytes > trial.room_bytes:
+            self._too_much.add(alike)
+        return trial.may_fit
+
     def _try(self, settings: TrainSettings) -> Trial | VitmemError:
         try:
-            return Trial(settings, Candidate(settings), self.gpu)
+            if settings.alloc_conf is not None:
+                return self(dataclasses.replace(settings, alloc_conf=None)).under(settings)
+            trial = Trial(settings, Candidate(settings), self.gpu)
         except (InvalidRequest, NotModelled) as reason:
             return reason.with_traceback(None)
+        self._keep(trial)
+        return trial
+
+    def _keep(self, trial: Trial) -> None:
+        """The latest plays are kept whole, of some before them what the allocator did."""
+        self._kept.append(trial)
+        if len(self._kept) > _WHOLE:
+            self._kept[-1 - _WHOLE].keep(Candidate.rest)
+        if len(self._kept) > _MOST_KEPT:
+            self._kept.popleft().keep(Candidate.release)
 
     def maybe(self, settings: TrainSettings, **changes: Any) -> Trial | None:
         """The candidate, or None where there is no figure."""
@@ -113,4 +174,13 @@ class Trials:
     @property
     def num_played(self) -> int:
         """How many were played."""
-        return sum(isinstance(known, Trial) for known in self._known.values())
+        return sum(isinstance(known, Trial) and known.is_played for known in self._known.values())
+
+
+def _with_equal_activations(settings: TrainSettings) -> TrainSettings | None:
+    """What stands for all engines with which a step has these activations: every stage of ZeRO with every offload, or
+    FSDP with each; None for others."""
+    if settings.parallel in {None, "none", "ddp"}:
+        return None
+    engine = settings.parallel if settings.parallel not in STAGES else "zero1"
+    return dataclasses.replace(settings, parallel=engine, offload="none", zero_options=(), alloc_conf=None)

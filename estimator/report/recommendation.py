@@ -167,16 +167,11 @@ def _headline(found: Recommended) -> str:
     return f"Nothing fits {found.gpu}: the nearest ({_line(near.settings)}) misses {missing}; {holds}."
 
 
-#: Settings that tell plans apart where these differ in them.
-_BESIDE = ("attn", "sdpa_kernel", "ema")
-
-
-def _line(settings: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
+def _line(settings: Mapping[str, Any]) -> str:
     parts = [f"{settings['bs']} x {settings['accum']}", settings["precision"], settings["optim"]]
-    parts += [named_settings({name: settings[name]}) for name in beside]
     if settings["grad_checkpointing"]:
         count = settings["checkpoint_layers"]
-        parts.append("checkpointing" if count is None else f"{count} block{'s' * (count > 1)} checkpointed")
+        parts.append("checkpointing" if count is None else f"{count} blocks checkpointed")
     if settings["alloc_conf"]:
         parts.append("expandable segments" if "expandable" in settings["alloc_conf"] else settings["alloc_conf"])
     if settings["gpus"] > 1:
@@ -198,10 +193,9 @@ def _plans(plans: Sequence[Ranked]) -> Table:
         Column(name="time"),
         Column(name="recipe"),
     )
-    beside = [name for name in _BESIDE if len({str(plan.settings[name]) for plan in plans}) > 1]
     rows = tuple(
         (
-            f"{plan.rank}  {_line(plan.settings, beside)}",
+            f"{plan.rank}  {_line(plan.settings)}",
             plan.peak.reserved_bytes,
             plan.headroom_bytes,
             f"{plan.relative_step_time:.2f}",
