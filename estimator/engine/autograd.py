@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from sys import getrefcount
-from typing import NamedTuple
 
 from ..errors import InvalidRequest
 from ..units import DType
@@ -33,16 +32,9 @@ __all__ = [
 ]
 
 Saved = tuple[Tensor, ...]
+#: Where a gradient goes, as which input, and the shape and type it must have there (the forward input's).
+Edge = tuple["Node | AccumulateGrad", int, Shape, DType]
 Backward = Callable[[Saved, list["Tensor | None"]], "tuple[Tensor | None, ...]"]
-
-
-class Edge(NamedTuple):
-    """Where a gradient goes, and the shape and type it must have there (the forward input's)."""
-
-    node: Node | AccumulateGrad
-    input_nr: int
-    shape: Shape
-    dtype: DType
 
 
 class Node:
@@ -117,7 +109,9 @@ class AccumulateGrad:
             run.log.append(Take(self, Face.of(grad)))
 
     def _obeys_layout(self, grad: Tensor) -> bool:
-        return all(size == 1 or stride == want for size, stride, want in zip(self.shape, grad.strides, self.strides))
+        return grad.strides == self.strides or all(
+            size == 1 or stride == want for size, stride, want in zip(self.shape, grad.strides, self.strides)
+        )
 
 
 def record(
@@ -163,7 +157,7 @@ def _node(
     saved: Saved,
     saves_result: bool = False,
 ) -> Node:
-    tensors = tuple([x.detach() for x in saved])
+    tensors = tuple([x.detach() for x in saved]) if saved else ()
     kept = tensors if run.frame is None else run.frame.hold(tensors, None if saves_result else outs[0])
     run.sequence += 1
     return Node(tuple([edge_to(x) for x in inputs]), function, kept, len(outs), run.layer, run.sequence)
@@ -174,11 +168,11 @@ def edge_to(x: Tensor | None) -> Edge | None:
     if x is None or not x.requires_grad:
         return None
     if x.node is not None:
-        return Edge(x.node, x.output_nr, x.shape, x.dtype)
+        return x.node, x.output_nr, x.shape, x.dtype
     assert x.accumulator is not None
     if x.run.use_hook is not None:
         call_hook(x.run, x.run.use_hook, x.accumulator)
-    return Edge(x.accumulator, 0, x.shape, x.dtype)
+    return x.accumulator, 0, x.shape, x.dtype
 
 
 def backward(loss: Tensor, gradient: Tensor) -> None:
@@ -195,28 +189,29 @@ def run_graph(edges: tuple[Edge | None, ...], outputs: list[Tensor | None]) -> N
     dependencies = _count_dependencies(edges)
     buffers: dict[Node | AccumulateGrad, list[Tensor | None]] = {}
     ready: list[tuple[int, Node, list[Tensor | None]]] = []
-    leaves: list[AccumulateGrad] = []  # ready at once: their sequence number is higher than any node's
+    leaves: list[tuple[AccumulateGrad, list[Tensor | None]]] = []  # ready before any node: they come first
     while True:
         for i, edge in enumerate(edges):
             if edge is None:
                 continue
-            target = edge.node
-            buffer = buffers.get(target)
+            target, place, _, _ = edge
+            buffer = buffers.pop(target, None)
             if buffer is None:
-                buffer = buffers[target] = [None] * target.num_inputs
-            add(buffer, edge.input_nr, outputs, i)
-            del buffer
-            dependencies[target] -= 1
-            if dependencies[target]:
-                continue
-            if isinstance(target, AccumulateGrad):
-                leaves.append(target)
+                buffer = [None] * target.num_inputs
+            add(buffer, place, outputs, i)
+            if dependencies[target] > 1:
+                dependencies[target] -= 1
+                buffers[target] = buffer
+            elif isinstance(target, AccumulateGrad):
+                leaves.append((target, buffer))
             else:
-                heapq.heappush(ready, (-target.sequence, target, buffers.pop(target)))
+                heapq.heappush(ready, (-target.sequence, target, buffer))
+            del buffer
         del outputs
-        while leaves:
-            target = leaves.pop(0)
-            target.accumulate(buffers.pop(target))
+        for leaf, buffer in leaves:
+            leaf.accumulate(buffer)
+            buffer.clear()
+        leaves.clear()
         if not ready:
             return
         _, node, grads = heapq.heappop(ready)
@@ -230,10 +225,11 @@ def _count_dependencies(root: tuple[Edge | None, ...]) -> dict[Node | Accumulate
     while todo:
         for edge in todo.pop():
             if edge is not None:
-                seen = counts.get(edge.node, 0)
-                counts[edge.node] = seen + 1
+                node = edge[0]
+                seen = counts.get(node, 0)
+                counts[node] = seen + 1
                 if not seen:
-                    todo.append(edge.node.edges)
+                    todo.append(node.edges)
     return counts
 
 
@@ -244,13 +240,11 @@ def _call(node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
             "every block runs backward through the graph of a tensor that all of them share, and it is gone after the "
             "first: with use_reentrant=True this model cannot be trained; leave out --checkpoint-reentrant"
         )
-    run = None
-    for grad in grads:
-        if grad is not None:
-            run = grad.run
-    if run is None:
+    known = next((grad for grad in grads if grad is not None), None)
+    if known is None:
         return [None] * len(node.edges)
-    del grad
+    run = known.storage.run
+    del known
     saved = node.saved if isinstance(node.saved, tuple) else node.saved.unpack()
     run.layer = node.layer
     outputs = list(node.function(saved, grads))
@@ -258,22 +252,24 @@ def _call(node: Node, grads: list[Tensor | None]) -> list[Tensor | None]:
     for i, edge in enumerate(node.edges):
         if edge is None:
             outputs[i] = None
-        elif (output := outputs[i]) is not None and (output.shape != edge.shape or output.dtype is not edge.dtype):
+            continue
+        _, _, shape, dtype = edge
+        if (output := outputs[i]) is not None and (output.shape != shape or output.dtype is not dtype):
             del output
-            outputs[i] = _validated(outputs, i, edge)
+            outputs[i] = _validated(outputs, i, shape, dtype)
     output = None
     node.function = None
     node.saved = ()
     return outputs
 
 
-def _validated(outputs: list[Tensor | None], i: int, edge: Edge) -> Tensor:
+def _validated(outputs: list[Tensor | None], i: int, shape: Shape, dtype: DType) -> Tensor:
     output = outputs[i]
     assert output is not None
     outputs[i] = None
-    if output.shape != edge.shape:
-        output = sum_to(output, edge.shape)
-    return output if output.dtype is edge.dtype else output.converted(edge.dtype)
+    if output.shape != shape:
+        output = sum_to(output, shape)
+    return output if output.dtype is dtype else output.converted(dtype)
 
 
 def sum_to(x: Tensor, shape: Shape) -> Tensor:

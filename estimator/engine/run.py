@@ -145,19 +145,19 @@ class Run:
 
     def use_cublas(self) -> None:
         """The calling thread's workspace, from its first matrix product on and for good."""
-        if self.kernels.on_cpu:
+        if self.in_backward in self.handles or self.kernels.on_cpu:
             return
-        if self.in_backward not in self.handles and (num_bytes := self.kernels.cublas_workspace_bytes):
+        if num_bytes := self.kernels.cublas_workspace_bytes:
             self.handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
 
     def use_cublas_lt(self) -> list[Storage]:
         """cuBLASLt's own workspace, where it has one: for a call (drop it), or the calling thread's for good."""
-        if self.kernels.on_cpu:
+        if self.in_backward in self.lt_handles or self.kernels.on_cpu:
             return []
         num_bytes = self.kernels.lt_workspace_bytes
         if not self.kernels.torch.has("lt_workspace_is_kept"):
             return self.workspace(num_bytes)
-        if self.in_backward not in self.lt_handles and num_bytes:
+        if num_bytes:
             self.lt_handles[self.in_backward] = Storage(self, num_bytes, "workspaces")
         return []
 

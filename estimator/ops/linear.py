@@ -43,12 +43,13 @@ def _product(a: Tensor, b: Tensor, *, adds_bias: bool = False) -> Tensor:
     """
     if a.dtype is not b.dtype:
         refuse_mixed(a, b.dtype)
-    out = Tensor.empty(a.run, (*a.shape[:-1], b.shape[-1]), a.dtype)
-    copies = a.run.workspace(*[x.num_bytes for x in (a, b) if not _is_readable(x)])
-    a.run.use_cublas()
+    run = a.run
+    out = Tensor.empty(run, (*a.shape[:-1], b.shape[-1]), a.dtype)
+    copies = run.workspace(*[x.num_bytes for x in (a, b) if not _is_readable(x)])
+    run.use_cublas()
     if adds_bias:
-        copies += a.run.use_cublas_lt()
-    a.run.count_flops(out.storage, 2 * out.numel * a.shape[-1], a.dtype)
+        copies += run.use_cublas_lt()
+    run.count_flops(out.storage, 2 * out.numel * a.shape[-1], a.dtype)
     del copies
     return out
 

@@ -95,7 +95,7 @@ def flatten(x: Tensor, start: int) -> Tensor:
 
 def permute(x: Tensor, *order: int) -> Tensor:
     """``x.permute(order)``."""
-    inverse = tuple(order.index(i) for i in range(len(order)))
+    inverse = _inverse(order)
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:
         (grad,) = grads
@@ -104,8 +104,14 @@ def permute(x: Tensor, *order: int) -> Tensor:
     return record(_permuted(x, order), (x,), backward)
 
 
+@lru_cache(maxsize=256)
+def _inverse(order: Shape) -> Shape:
+    return tuple(order.index(i) for i in range(len(order)))
+
+
 def _permuted(x: Tensor, order: Shape) -> Tensor:
-    return x.alias(tuple(x.shape[i] for i in order), tuple(x.strides[i] for i in order))
+    shape, strides = x.shape, x.strides
+    return x.alias(tuple([shape[i] for i in order]), tuple([strides[i] for i in order]))
 
 
 def transpose(x: Tensor, a: int, b: int) -> Tensor:
