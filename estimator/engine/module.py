@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from ..units import DType
@@ -97,20 +98,27 @@ class Scope:
     def moving_order(self) -> list[int]:
         """The allocations of the model in the order of ``Module.to``: children first, then a module's own parameters
         and buffers (torch/nn/modules/module.py, ``_apply``)."""
-        tree: dict[str, Any] = {}
-        for path, tensor in (*self.parameters.items(), *self.buffers.items()):
-            *modules, _ = path.split(".")
-            node = tree
-            for name in modules:
-                node = node.setdefault(name, {})
-            node.setdefault("", []).append(tensor.storage.id)
-        return list(_children_first(tree))
+        tensors = [*self.parameters.values(), *self.buffers.values()]
+        return [tensors[place].storage.id for place in _moving_order((*self.parameters, *self.buffers))]
 
     def _state(self, shape: Shape, dtype: DType, kind: str) -> Tensor:
         outer, self.run.layer = self.run.layer, self.layer
         tensor = Tensor.empty(self.run, shape, dtype, kind=kind)
         self.run.layer = outer
         return tensor
+
+
+@lru_cache(maxsize=16)
+def _moving_order(paths: tuple[str, ...]) -> tuple[int, ...]:
+    """The places of these paths, children first."""
+    tree: dict[str, Any] = {}
+    for place, path in enumerate(paths):
+        *modules, _ = path.split(".")
+        node = tree
+        for name in modules:
+            node = node.setdefault(name, {})
+        node.setdefault("", []).append(place)
+    return tuple(_children_first(tree))
 
 
 def own_first(scope: Scope) -> Iterator[str]:

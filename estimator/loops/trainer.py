@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from .. import ops
 from ..engine import Tensor
@@ -143,7 +144,12 @@ def _timm_wrapper(step: Step, x: Tensor, loss_of: LossOf) -> tuple[Tensor, Tenso
 
 def _no_decay(step: Step, name: str, parameter: Tensor) -> bool:
     """``Trainer.get_decay_parameter_names``: no decay for ``nn.LayerNorm`` by type, nor for what these names match."""
-    return name in step.scope.layer_norms or _NO_DECAY.search(name.lower()) is not None
+    return name in step.scope.layer_norms or _is_exempt(name)
+
+
+@lru_cache(maxsize=4096)
+def _is_exempt(name: str) -> bool:
+    return _NO_DECAY.search(name.lower()) is not None
 
 
 TRAINER = Loop(
