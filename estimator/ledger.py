@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+try:
+    from ._totals import living as numbers_of_living
+except ImportError:  # installed without a C compiler
+    from .totals import living as numbers_of_living
+
 __all__ = ["Alive", "Ledger", "followed_by", "living", "with_last_step_again"]
 
 
@@ -48,9 +53,7 @@ class Alive(NamedTuple):
 def living(ledger: Ledger, event: int, since: Alive | None = None) -> Alive:
     """What is alive after ``event`` events, from what is known to be ``since`` fewer on."""
     start, before = since or (0, [])
-    happened = ledger.events[start:event]
-    changes = set(happened)
-    return Alive(event, [i for i in (*before, *happened) if i >= 0 and ~i not in changes])
+    return Alive(event, numbers_of_living(ledger.events, start, event, before))
 
 
 def with_last_step_again(ledger: Ledger, before: Alive | None = None, end: Alive | None = None) -> Ledger:

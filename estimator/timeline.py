@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
-from .allocator import rounded
+from . import totals
+from .allocator.block import MIN_BLOCK
 from .ledger import Alive, Ledger, living
+
+try:
+    from ._totals import peaks
+except ImportError:  # installed without a C compiler
+    from .totals import peaks
 
 __all__ = [
     "Moment",
@@ -22,6 +27,7 @@ __all__ = [
 
 #: Kinds that a kernel borrows: allocated, but no tensor of the program.
 NOT_TENSORS = frozenset({"workspaces", "rounding"})
+_NONE: frozenset[str] = frozenset()
 #: Kinds that live for a part of a layer's work.
 PASSING = frozenset({"temporaries", "workspaces"})
 
@@ -54,84 +60,77 @@ def phase_summaries(
     before the first phase or earlier.
     """
     phases = range(len(ledger.phases)) if phases is None else phases
-    start, stop = ledger.first_event(phases.start), ledger.first_event(phases.stop)
+    start, stops = ledger.first_event(phases.start), [ledger.first_event(phase + 1) for phase in phases]
     alive = living(ledger, start, since)
-    tensors = _totals(ledger, _tensor_sizes(ledger), alive, stop)
-    allocated = _totals(ledger, blocks, alive, stop)
-    summaries = []
-    for phase in phases:
-        (name, _), last = ledger.phases[phase], ledger.first_event(phase + 1)
-        summaries.append(
-            PhaseSummary(
-                name=name,
-                tensor_peak=_highest(ledger, tensors, start, phase),
-                allocated_peak=_highest(ledger, allocated, start, phase),
-                end=Moment(event=last, total_bytes=tensors[last - start], phase=name, layer="model"),
-            )
+    tensors = _peaks(ledger, ledger.bytes, alive, stops, without=NOT_TENSORS)
+    allocated = _peaks(ledger, blocks, alive, stops)
+    return [
+        PhaseSummary(
+            name=ledger.phases[phase][0],
+            tensor_peak=_moment(ledger, phase, of_tensors),
+            allocated_peak=_moment(ledger, phase, of_blocks),
+            end=Moment(event=last, total_bytes=of_tensors.end_bytes, phase=ledger.phases[phase][0], layer="model"),
         )
-    return summaries
+        for phase, last, of_tensors, of_blocks in zip(phases, stops, tensors, allocated)
+    ]
 
 
 def allocated_peak(ledger: Ledger, step: int, since: Alive | None = None) -> int:
     """The largest total of rounded sizes from the start of a step on: without what the allocator does not split off."""
-    return max(_step_totals(ledger, step, since))
+    alive = living(ledger, ledger.first_event(ledger.steps[step]), since)
+    (peak,) = _peaks(ledger, ledger.bytes, alive, [len(ledger.events)], unit=MIN_BLOCK)
+    return peak.highest_bytes
 
 
 def allocated_peaks(ledger: Ledger, step: int) -> dict[str, int]:
     """:func:`allocated_peak` of each phase of a step."""
-    totals, peaks = _step_totals(ledger, step), dict[str, int]()
-    phases = ledger.step_phases(step)
-    start = ledger.first_event(phases.start)
-    for phase in phases:
-        name, first = ledger.phases[phase]
-        highest = max(totals[first - start : ledger.first_event(phase + 1) + 1 - start])
-        peaks[name] = max(peaks.get(name, 0), highest)
-    return peaks
+    phases, found = ledger.step_phases(step), dict[str, int]()
+    stops = [ledger.first_event(phase + 1) for phase in phases]
+    alive = living(ledger, ledger.first_event(phases.start))
+    for phase, peak in zip(phases, _peaks(ledger, ledger.bytes, alive, stops, unit=MIN_BLOCK)):
+        name, _ = ledger.phases[phase]
+        found[name] = max(found.get(name, 0), peak.highest_bytes)
+    return found
 
 
 def raised_peak(ledger: Ledger, step: int, unknown: Sequence[tuple[int, int]], since: Alive | None = None) -> int:
     """By how much the peak from the start of a step on would rise if at each moment (events, bytes) of ``unknown`` so
     many bytes more were borrowed."""
     start = ledger.first_event(ledger.steps[step])
-    unknown = [(at - start, size) for at, size in unknown if at >= start]
+    unknown = sorted((at, size) for at, size in unknown if at >= start)
     if not unknown:
         return 0
-    totals = _step_totals(ledger, step, since)
-    highest = max(totals)
-    return max([highest, *(totals[at] + size for at, size in unknown)]) - highest
+    stops = [*(at for at, _ in unknown), len(ledger.events)]
+    found = _peaks(ledger, ledger.bytes, living(ledger, start, since), stops, unit=MIN_BLOCK)
+    highest = max(peak.highest_bytes for peak in found)
+    return max([highest, *(peak.end_bytes + size for peak, (_, size) in zip(found, unknown))]) - highest
 
 
-def _tensor_sizes(ledger: Ledger) -> list[int]:
-    return [0 if kind in NOT_TENSORS else size for size, kind in zip(ledger.bytes, ledger.kinds)]
+class _Peak(NamedTuple):
+    """The largest total of a part of the events, after how many it is there first, and the total at the part's end."""
+
+    highest_bytes: int
+    event: int
+    end_bytes: int
 
 
-def _step_totals(ledger: Ledger, step: int, since: Alive | None = None) -> list[int]:
-    """The running totals of rounded sizes from the start of a step on."""
-    alive = living(ledger, ledger.first_event(ledger.steps[step]), since)
-    before, changes = _changes(ledger, ledger.bytes, alive, len(ledger.events))
-    blocks = {size: rounded(size) if size >= 0 else -rounded(-size) for size in {*before, *changes}}
-    return list(accumulate([blocks[size] for size in changes], initial=sum([blocks[size] for size in before])))
+def _peaks(
+    ledger: Ledger, sizes: Sequence[int], alive: Alive, stops: list[int], unit: int = 1, without: frozenset[str] = _NONE
+) -> list[_Peak]:
+    """The peaks of the parts up to each of ``stops`` (numbers of events); the first begins with what is ``alive``."""
+    what = ledger.events, sizes, alive.numbers, alive.event, stops, unit, ledger.kinds, without
+    try:
+        found = peaks(*what)
+    except OverflowError:  # more than any GPU has: 63 bits do not hold it
+        found = totals.peaks(*what)
+    return [_Peak(*peak) for peak in found]
 
 
-def _totals(ledger: Ledger, sizes: Sequence[int], alive: Alive, stop: int) -> list[int]:
-    """The running total after every number of events, from the moment of ``alive`` to ``stop`` events."""
-    before, changes = _changes(ledger, sizes, alive, stop)
-    return list(accumulate(changes, initial=sum(before)))
-
-
-def _changes(ledger: Ledger, sizes: Sequence[int], alive: Alive, stop: int) -> tuple[list[int], list[int]]:
-    """The sizes of what is ``alive``, and by how much each event from then on to ``stop`` events changes the total."""
-    events = ledger.events[alive.event : stop]
-    return [sizes[i] for i in alive.numbers], [sizes[i] if i >= 0 else -sizes[~i] for i in events]
-
-
-def _highest(ledger: Ledger, totals: list[int], start: int, phase: int) -> Moment:
-    """The first moment of a phase with the largest total; ``totals`` begin after ``start`` events."""
-    (name, first), last = ledger.phases[phase], ledger.first_event(phase + 1)
-    total = max(totals[first - start : last + 1 - start])
-    event = totals.index(total, first - start) + start
+def _moment(ledger: Ledger, phase: int, peak: _Peak) -> Moment:
+    (name, first), event = ledger.phases[phase], peak.event
     born = ledger.events[event - 1] if event > first else -1
-    return Moment(event=event, total_bytes=total, phase=name, layer=ledger.layers[born] if born >= 0 else "model")
+    layer = ledger.layers[born] if born >= 0 else "model"
+    return Moment(event=event, total_bytes=peak.highest_bytes, phase=name, layer=layer)
 
 
 def snapshot(ledger: Ledger, blocks: Sequence[int], event: int, since: Alive | None = None) -> dict[str, int]:

@@ -1,0 +1,2 @@
+from .totals import living as living
+from .totals import peaks as peaks
