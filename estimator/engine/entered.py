@@ -92,6 +92,8 @@ class Entered:
 
     def _shown(self, face: Face, where: Where) -> Tensor:
         """A tensor that leaves the backward pass; of several that show one storage each but the last leaves it held."""
+        if not self.uses:
+            return face.show(Storage.entered(self.block.run, where.numbers[face.place]))
         storage = self.shared.pop(face.place, None) or Storage.entered(self.block.run, where.numbers[face.place])
         uses = self.uses.get(face.place, 1)
         if uses > 1:

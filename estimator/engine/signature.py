@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..units import DType
+from .module import Module
 from .tensor import Tensor
-
-if TYPE_CHECKING:
-    from .module import Module
 
 __all__ = ["Part", "Parts", "signature"]
 
 _PLACE = frozenset({"layer", "path", "run", "repeats"})
+#: Types of values that are their own signature.
+_PLAIN = frozenset({bool, int, str, type(None), DType})
 
 
 class Part:
@@ -49,13 +50,15 @@ def signature(module: Module, parts: Parts) -> Any:
 
 
 def _attributes(part: object, apart: frozenset[str], parts: Parts) -> Any:
-    own = [(name, _signed(value, parts)) for name, value in vars(part).items() if name not in apart]
+    own = [(name, _signed_or_plain(value, parts)) for name, value in vars(part).items() if name not in apart]
     return type(part), tuple(own)
 
 
-def _signed(value: Any, parts: Parts) -> Any:
-    from .module import Module
+def _signed_or_plain(value: Any, parts: Parts) -> Any:
+    return value if type(value) in _PLAIN else _signed(value, parts)
 
+
+def _signed(value: Any, parts: Parts) -> Any:
     if isinstance(value, Tensor):
         parts.parameters.append(value)
         return value.shape, value.strides, value.dtype, value.requires_grad
@@ -67,7 +70,7 @@ def _signed(value: Any, parts: Parts) -> Any:
     if isinstance(value, float):
         return value > 0
     if (items := _items(value)) is not None:
-        return tuple([_signed(item, parts) for item in items])
+        return tuple([_signed_or_plain(item, parts) for item in items])
     return value if isinstance(value, Hashable) else id(value)
 
 
