@@ -145,9 +145,9 @@ def context_of(gpu: GpuRow | None, *, lazy: bool = True) -> Context:
 
 
 def with_communicator(context: Context, num_gpus: int) -> Context:
-    """The context with NCCL's communicator of so many GPUs."""
+    """The context with NCCL's communicator of so many GPUs; an engine on one GPU makes one as well."""
     table = _file()["context"]["nccl"]
-    expected_mib = table["expected_two_mib" if num_gpus <= 2 else "expected_more_mib"]
+    expected_mib = table[{1: "expected_one_mib", 2: "expected_two_mib"}.get(num_gpus, "expected_more_mib")]
     of_nccl = _context(0, table["low_mib"], expected_mib, table["high_mib"])
     return Context(
         low_bytes=context.low_bytes + of_nccl.low_bytes,
