@@ -106,6 +106,19 @@ def test_rms_norm_saves_one_fp32_number_per_row(run, parameter, watch):
     assert grads_of(run, watch, y) == [ROWS * C * 4, C * 4]
 
 
+def test_normalisations_of_tall_inputs_sum_the_gradients_of_their_weights_in_two_steps(run, parameter, watch):
+    """What torch 2.14.1 allocated on an A100 that was not there, in order."""
+    summed = [384, 417_792, 8]  # the sum of 2,049 rows of partial sums, its staging and semaphores
+    for rows, steps in ((65_536, 0), (65_537, 1)):
+        for norm, num_weights in ((ops.rms_norm, 1), (ops.layer_norm, 2)):
+            y = norm(parameter(rows, 96), *(parameter(96) for _ in range(num_weights)))
+            gradient = ones_like(y)
+            watch.reset()
+            backward(y, gradient)
+            partial = [786_816] * num_weights + summed * num_weights
+            assert watch.sizes() == [rows * 384, *[384] * num_weights, *(partial * steps)]
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

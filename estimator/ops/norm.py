@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from ..engine.autocast import cast_to_float32
@@ -45,9 +46,7 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int 
         if blocks and affine:
             results = run.workspace(*(prod(inner) * affine.size for want in wanted if want))
             copies.append(_contiguous_copy(grad))
-            partial = run.workspace(*(blocks * prod(inner) * affine.size for want in wanted if want))
-            made = [_sum_of_blocks(run, inner, affine, blocks, results) if want else None for want in wanted]
-            del partial
+            made = _sums_of_blocks(run, inner, affine, blocks, results, wanted)
         else:
             made = [Tensor.empty(run, inner, affine) if want and affine else None for want in wanted]
             copies.append(_contiguous_copy(grad))
@@ -55,6 +54,16 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, dims: int 
         return grad_x, *made
 
     return record(out, (wide, weight, bias), backward, (wide, mean, rstd))
+
+
+def _sums_of_blocks(
+    run: Run, shape: Shape, dtype: DType, blocks: int, results: list[Storage], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    """The gradients of weight and bias for tall inputs: partial sums of both, then the sum of each."""
+    partial = run.workspace(*(blocks * prod(shape) * dtype.size for want in wanted if want))
+    made = [_sum_of_blocks(run, shape, dtype, blocks, results) if want else None for want in wanted]
+    del partial
+    return made
 
 
 def _sum_of_blocks(run: Run, shape: Shape, dtype: DType, blocks: int, results: list[Storage]) -> Tensor:
@@ -79,7 +88,10 @@ def _contiguous_copy(x: Tensor) -> list[Storage]:
 
 
 def rms_norm(x: Tensor, weight: Tensor | None) -> Tensor:
-    """``F.rms_norm`` over the last dimension: saves the input and one fp32 number per row (_fused_rms_norm)."""
+    """``F.rms_norm`` over the last dimension: saves the input and one fp32 number per row (_fused_rms_norm).
+
+    Backward is layer norm's: over more than 65,536 rows the weight's gradient is made in partial sums.
+    """
     wide = cast_to_float32(x)
     run, shape = x.run, x.shape
     copy = _contiguous_copy(wide)
@@ -94,8 +106,18 @@ def rms_norm(x: Tensor, weight: Tensor | None) -> Tensor:
         assert grad is not None
         copies = [_contiguous_copy(grad), _contiguous_copy(saved[0])]
         grad_x = Tensor.empty(run, shape, saved[0].dtype) if wants[0] else None
-        grad_weight = Tensor.empty(run, shape[-1:], affine) if wants[1] and affine else None
+        grad_weight = _grad_of_weight(run, shape, affine) if wants[1] and affine else None
         del copies
         return grad_x, grad_weight
 
     return record(out, (wide, weight), backward, (wide, rstd))
+
+
+def _grad_of_weight(run: Run, shape: Shape, dtype: DType) -> Tensor | None:
+    """As layer norm's, without a bias (the same ConfigureAndLaunchGammaBetaBackwardKernel)."""
+    inner = shape[-1:]
+    blocks = run.kernels.layer_norm_blocks(prod(shape[:-1]), prod(inner))
+    if not blocks:
+        return Tensor.empty(run, inner, dtype)
+    results = run.workspace(prod(inner) * dtype.size)
+    return _sums_of_blocks(run, inner, dtype, blocks, results, (True,))[0]
