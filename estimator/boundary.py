@@ -41,7 +41,6 @@ class Row:
     ) -> None:
         self._at, self._amounts, self._stands = at, amounts, stands
         self._tried: dict[int, Candidate] = {}
-        self._slope = 1  # bytes per image or pixel
 
     def candidate(self, place: int) -> Candidate:
         """What stands at a place."""
@@ -61,30 +60,37 @@ class Row:
     def last_that_fits(self, asked: int) -> int | None:
         """The place before the first that does not fit, None if the first does not; ``asked`` is one to begin with."""
         last = len(self._amounts) - 1
-        far = min(max(self._place_of(self._amounts[asked] * _STRETCH), asked + 1), last)
-        one, other = self.candidate(asked), self.candidate(far)
-        distance = self._amounts[far] - self._amounts[asked]
-        self._slope = max((other.requested_bytes - one.requested_bytes) // max(distance, 1), 1)
-        guess = far + self._places(far, other.expected_spare_bytes)
+        self.candidate(asked)
+        far = self._stands(min(max(self._place_of(self._amounts[asked] * _STRETCH), asked + 1), last))
+        guess = far + self._reach(far, self.candidate(far).expected_spare_bytes, self._slope(far))
         return last_that(lambda place: self.candidate(place).fits, guess, 0, last, self._further)
 
     def _place_of(self, amount: int) -> int:
         return max(bisect_right(self._amounts, amount) - 1, 0)
 
-    def _places(self, place: int, spare_bytes: int) -> int:
+    def _reach(self, place: int, spare_bytes: int, slope: int) -> int:
         """By how many places a candidate may grow that spares so much; below 0 where it has to shrink."""
-        return self._place_of(self._amounts[place] + spare_bytes // self._slope) - place
+        return self._place_of(self._amounts[place] + spare_bytes // slope) - place
+
+    def _nearest(self, place: int) -> int:
+        """The nearest other place that was tried; itself where there is none."""
+        return min(
+            (other for other in self._tried if other != place), key=lambda other: abs(other - place), default=place
+        )
+
+    def _slope(self, place: int) -> int:
+        """Bytes per image or pixel, at least 1, between a place and the nearest other one."""
+        other = self._nearest(place)
+        more = self._tried[other].requested_bytes - self._tried[place].requested_bytes
+        return max(more // (self._amounts[other] - self._amounts[place] or 1), 1)
 
     def _further(self, place: int) -> int:
         """How far the boundary should be from a place that was tried: by the straight line through it and the nearest
         other one, else by the slope of what is requested."""
         seen, place = self.candidate(place), self._stands(place)
-        others = [other for other in self._tried if other != place]
-        guess = self._places(place, seen.spare_bytes)
-        if not others:
-            return guess
-        nearest = min(others, key=lambda other: abs(other - place))
-        line = line_through(seen, self._tried[nearest], self._amounts[place], self._amounts[nearest])
+        other, slope = self._nearest(place), self._slope(place)
+        guess = self._reach(place, seen.spare_bytes, slope)
+        line = line_through(seen, self._tried[other], self._amounts[place], self._amounts[other])
         if line is None:
             return guess
 
@@ -92,7 +98,7 @@ class Row:
             return line.holds(self._amounts[at])
 
         def further(at: int) -> int:
-            return self._places(at, line.spare_bytes(self._amounts[at]))
+            return self._reach(at, line.spare_bytes(self._amounts[at]), slope)
 
         boundary = last_that(holds, place + guess, 0, len(self._amounts) - 1, further)
         return (-1 if boundary is None else boundary) - place

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from .parallel.traffic import Traffic
+from .units import DType
 
 if TYPE_CHECKING:
     from .gpus import GpuRow
@@ -48,9 +49,9 @@ class Cost:
     """One optimizer step on one GPU, all its micro-steps together.
 
     ``backward_flops`` are without what checkpointing computes again, ``recompute_flops``; ``low_flops`` is the part of
-    all three with 16-bit operands. ``layer_flops`` has the rows of the per-layer table. ``moved_bytes`` are the tensors
-    of the forward and backward passes, ``optimizer_bytes`` what the update reads and writes; ``traffic`` leaves the
-    GPU.
+    all three with 16-bit operands that the GPU has units for: bf16 before sm80 goes through fp32's. ``layer_flops`` has
+    the rows of the per-layer table. ``moved_bytes`` are the tensors of the forward and backward passes,
+    ``optimizer_bytes`` what the update reads and writes; ``traffic`` leaves the GPU.
     """
 
     forward_flops: int
@@ -83,7 +84,7 @@ def cost_of(step: Step) -> Cost:
         flops = product.flops * accum // played
         parts["recompute" if product.recomputed else names[product.phase]] += flops
         layers[product.layer] = layers.get(product.layer, 0) + flops
-        if product.dtype.size == 2:
+        if product.dtype.size == 2 and (product.dtype is not DType.bfloat16 or run.kernels.has_bfloat16):
             parts["low"] += flops
     passes = [size for name, kind, size in _made(step) if name != "optimizer_step" and kind != "inputs"]
     update = [size for name, _, size in _made(step) if name == "optimizer_step"]

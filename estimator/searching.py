@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 __all__ = ["last_that"]
 
-#: How often the distance that is left is believed: steps of memory are not always even.
-_MOST_ESTIMATES = 4
+#: How many estimates may leave more than half of the places: steps of memory are not always even.
+_MOST_POOR = 3
 
 
 def last_that(
@@ -19,16 +19,18 @@ def last_that(
 ) -> int | None:
     """The place before the first that does not fit, found outwards from ``guess``; None if ``first`` does not.
 
-    ``further`` estimates for a place that was tried how far from it the boundary is: back, if it does not fit.
+    ``further`` estimates for a place that was tried how far from it the boundary is: back, if it does not fit. What
+    contradicts what is known is not believed, nor anything after several that did not halve what is left.
     """
     low, high = first - 1, last + 1
-    place, stride, tries = min(max(guess, first), last), 1, 0
+    place, stride, poor = min(max(guess, first), last), 1, -1  # the guess is no estimate yet
     while high - low > 1:
-        does = fits(place)
+        does, left = fits(place), high - low
         low, high = (place, high) if does else (low, place)
-        tries += 1
-        if further is not None and tries <= _MOST_ESTIMATES:
-            place += further(place)
+        poor += 2 * (high - low) > left
+        expected = None if further is None or poor >= _MOST_POOR else place + further(place)
+        if expected is not None and (low < first or high > last or low <= expected < high):
+            place = expected
         elif low < first or high > last:
             place += stride if does else -stride
             stride *= 2

@@ -53,8 +53,10 @@ class Line(NamedTuple):
 
 
 def line_through(one: Candidate, other: Candidate, begin: int, end: int) -> Line | None:
-    """``begin`` and ``end`` are what the candidates have of what differs between them; None where more does."""
-    runs = []
+    """``begin`` and ``end`` are what the candidates have of what differs; None where nothing or more than that does."""
+    runs: list[_Run] = []
+    if begin == end:
+        return None
     for mine, theirs in zip(one.runs, other.runs):
         ledger, its = mine.ledger, theirs.ledger
         if (ledger.events, ledger.side, ledger.releases) != (its.events, its.side, its.releases):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from vitmem import catalog
 from vitmem.advice import recommend_settings
+from vitmem.advice.relatives import smaller_than
 from vitmem.cli import main
 from vitmem.settings import TrainSettings
 
@@ -37,3 +39,71 @@ def test_what_no_gpu_could_hold_is_answered(words: list[str], capsys: Any) -> No
     """One tensor is larger than the whole device, also for the allocator with expandable segments."""
     assert main(["recommend", TINY, "--gpu", "t4", *words, "--no-ladder", "--no-lighter"]) == 3
     assert "Nothing fits t4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("model", "first"),
+    [
+        ("vit_base_patch16_224", "vit_small_patch16_224"),
+        ("vit_giant_patch14_224", "vit_huge_patch14_224"),
+        ("google/vit-base-patch16-224", "WinKawaks/vit-small-patch16-224"),
+        ("facebook/dinov2-giant", "facebook/dinov2-large"),
+        ("swin_large_patch4_window12_384", "swin_base_patch4_window12_384"),
+    ],
+)
+def test_the_next_smaller_model_is_the_one_that_people_mean(model: str, first: str) -> None:
+    assert smaller_than(catalog.resolve(model))[0] == first
+
+
+def test_a_lighter_model_takes_less_memory_and_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """dino-vits8 has a quarter of the parameters and four times the tokens."""
+    named = ["facebook/dino-vits8", "WinKawaks/vit-tiny-patch16-224"]
+    with monkeypatch.context() as patched:
+        patched.setattr("vitmem.advice.ladder.smaller_than", lambda model: named)
+        asked = TrainSettings.of("google/vit-base-patch16-224", gpu="t4", bs=8)
+        rungs = {rung.name: rung for rung in recommend_settings(asked, with_ladder=True).ladder}
+    assert rungs["lighter model"].to == named[1]
+    least = TrainSettings.of("swin_tiny_patch4_window7_224", gpu="t4", bs=8)
+    rungs = {rung.name: rung for rung in recommend_settings(least, with_ladder=True).ladder}
+    assert rungs["lighter model"].remark.startswith("the catalogue has no smaller one")
+
+
+def test_bf16_is_slow_where_the_gpu_has_none() -> None:
+    """Before sm80 its products go through fp32's units: fp16 is what is meant there."""
+    asked: dict[str, Any] = {"precision": "bf16", "eval_bs": 8, "memory": None}
+    plans = recommended(64, gpu="t4", **asked).plans
+    assert plans[0].settings["precision"] == "fp16"
+    assert [(change.setting, change.to) for change in plans[0].changes] == [("precision", "fp16")]
+    assert plans[-1].settings["precision"] == "bf16"
+    assert plans[-1].relative_step_time > 3
+    assert {plan.settings["precision"] for plan in recommended(64, gpu="rtx3090", **asked).plans} == {"bf16"}
+
+
+def test_plans_that_differ_in_attention_say_so(capsys: Any) -> None:
+    assert main(["recommend", "swin_tiny_patch4_window7_224", "--bs", "8", "--gpu", "t4", "--no-ladder"]) == 0
+    shown = capsys.readouterr().out
+    assert "attn sdpa" in shown.partition("Plans that fit")[2].partition("What plan")[0]
+    assert "attn eager" in shown
+
+
+def test_a_prime_share_names_batches_of_all_gpus() -> None:
+    notes = recommended(254, gpus=2, gpu="rtx4090").notes
+    assert any("--effective-batch 252 or 256" in note for note in notes)
+
+
+def test_where_no_micro_batch_fits_the_ladder_stands_on_the_one_that_takes_the_least() -> None:
+    """Accumulated gradients beside the weights' 16-bit copies take more than the whole batch's activations."""
+    asked = TrainSettings.of("vit_large_patch16_224", res=32, bs=8, gpus=2, memory="4GiB")
+    rungs = {rung.name: rung for rung in recommend_settings(asked, with_ladder=True, forbid=("recipe",)).ladder}
+    batch = rungs["smaller micro-batch"]
+    assert (batch.to, batch.saved_bytes, batch.fits) == ("8 x 1", 0, False)
+    assert "takes the least" in batch.remark
+
+
+def test_the_ladder_says_why_engines_are_faster() -> None:
+    asked = TrainSettings.of(TINY, bs=8, gpus=2, gpu="t4")
+    rungs = [
+        r for r in recommend_settings(asked, with_ladder=True).ladder if r.name == "divided states" and r.saved_bytes
+    ]
+    assert rungs
+    assert all("16 bits" in rung.remark for rung in rungs)

@@ -95,6 +95,7 @@ def test_a_folder_that_cannot_be_made_is_refused_first(tmp_path: Path, path: str
         {"parallel": "fsdp", "gpus": 2, "precision": "bf16", "offload": "all", "reshard_after_forward": False},
         {"loop": "plain", "mixup": True, "zero_grad": "keep", "grad_checkpointing": True},
         {"loop": "timm", "optim": "adamw_torch", "drop_path": 0.2, "ema": True},
+        {"loop": "plain", "bs": 4, "eval_bs": 8},
     ],
     ids=str,
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vitmem.advice.files.render import render
 from vitmem.errors import NotModelled
 from vitmem.settings import TrainSettings
 from written import texts
@@ -131,3 +132,28 @@ def test_every_setting_has_a_place() -> None:
     }
     tested |= {"lora_dropout", "lora_targets", "offload", "zero_options", "eval_accum"}
     assert set(TrainSettings().to_dict()) | {"notes"} == tested | {"notes"}
+
+
+def test_images_are_normalised_as_those_that_the_weights_saw(tmp_path: Path) -> None:
+    """ImageNet's own for Swin, halves for ViT: each library says it for the model at hand."""
+    pytest.importorskip("torchvision")
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    processor = {
+        "image_processor_type": "ViTImageProcessor",
+        "image_mean": [0.1, 0.2, 0.3],
+        "image_std": [0.4, 0.5, 0.6],
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    means = {
+        ("timm", "swin_tiny_patch4_window7_224"): (0.485, 0.456, 0.406),
+        ("timm", "vit_tiny_patch16_224"): (0.5, 0.5, 0.5),
+        ("torchvision", "swin_t"): (0.485, 0.456, 0.406),
+        ("transformers", str(tmp_path)): (0.1, 0.2, 0.3),
+    }
+    for (library, model), mean in means.items():
+        names: dict[str, Any] = {"MODEL": model}
+        exec(render(f"pixels_{library}.py", {}), names)
+        assert names["mean_and_std"](from_scratch=False)[0] == mean
+        assert names["mean_and_std"](from_scratch=True) == ((0.5,) * 3, (0.5,) * 3)
+    assert "v2.Normalize(*mean_and_std(from_scratch))" in texts(model="swin_tiny_patch4_window7_224")["train.py"]

@@ -65,9 +65,11 @@ class Axis(NamedTuple):
 
 
 def _precisions(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:
-    if settings.precision != "fp32":
-        return []
-    return _each("precision", "bf16" if known.gpu.capability >= (8, 0) else "fp16")
+    """Autocast in the type that the GPU has units for."""
+    low = "bf16" if known.gpu.capability >= (8, 0) else "fp16"
+    return (
+        _each("precision", low) if settings.precision == "fp32" or (settings.precision, low) == ("bf16", "fp16") else []
+    )
 
 
 def _pure(settings: TrainSettings, known: Known) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import catalog
 from ..errors import InvalidRequest, NotModelled
-from ..parallel import STRATEGIES, strategy_of
+from ..parallel import STRATEGIES, casts_model, strategy_of
 from ..pipeline import resolved
 from ..settings import TrainSettings
 from .axes import Known, axis_named
@@ -23,6 +23,7 @@ from .trials import Trial, Trials
 
 __all__ = ["ladder"]
 
+_CASTS = "the time is that of a model in 16 bits, norms and losses too, where autocast casts back and forth"
 _CLAIM = "usual claim: 60 to 70 % of the activations for about 30 % more compute"
 
 
@@ -103,9 +104,12 @@ class _Ladder:
     def _smaller_batch(self) -> Rung:
         sizes = batches(self.below, self.per_gpu)
         grid = Grid(self.trials, Family(self.below, ()), sizes, self.per_gpu, 0)
-        place = grid.largest(0) or 0
+        place, remark = grid.largest(0), "the largest that fits"
+        if place is None:
+            ends = (0, len(sizes) - 1)  # accumulated gradients may take more than a large batch
+            place = min(ends, key=lambda end: grid.at(end, 0).requested_bytes)
+            remark = "the one that takes the least; it does not fit"
         settings = with_batch(self.below, sizes[place], self.per_gpu)
-        remark = "the largest that fits" if self.trials(settings).fits else "the smallest; it does not fit"
         split = f"{settings.bs} x {settings.accum}"
         return self._rung("smaller micro-batch", split, remark, bs=settings.bs, accum=settings.accum)
 
@@ -118,10 +122,12 @@ class _Ladder:
         engines = [] if own.offloads else axis_named("parallel").values(top, known)
         for engine in ({}, *engines):
             name = engine.get("parallel", top.parallel or "none")
+            casts = casts_model(dataclasses.replace(top, **engine)) and not casts_model(top)
+            remark = _CASTS if casts else ""
             if engine and top.gpus > 1:
-                yield "divided states", name, "", engine
+                yield "divided states", name, remark, engine
             for offload in STRATEGIES[name].offloads:
-                yield "offload", f"{name}, {offload}", "", {**engine, "offload": offload}
+                yield "offload", f"{name}, {offload}", remark, {**engine, "offload": offload}
 
     def _smaller_work(self, top: TrainSettings) -> Iterator[Alone]:
         height, width = self.plan.image_size
@@ -129,7 +135,8 @@ class _Ladder:
         if smaller := _smaller_size(height, width, patch):
             yield "lower resolution", f"{smaller[0]}x{smaller[1]}", "", {"res": smaller}
         at_size = {"res": self.plan.image_size}
-        yield "larger patch", str(2 * patch), "a model without pretrained weights", {"patch": 2 * patch, **at_size}
+        remark = "a fourth of the tokens; not the weights of this model: those of its patches and positions begin anew"
+        yield "larger patch", str(2 * patch), remark, {"patch": 2 * patch, **at_size}
         if patch % 2 == 0:
             remark = "four times the tokens: a smaller patch takes more memory, not less"
             yield "smaller patch", str(patch // 2), remark, {"patch": patch // 2, **at_size}
@@ -144,18 +151,28 @@ class _Ladder:
         if is_windowed(model):
             yield "windowed attention", "", "its attention is windowed already", {}
         else:
-            yield from self._first("windowed attention", windowed_like(model), top)
-        yield from self._first("lighter model", smaller_than(model), top)
+            none = "the catalogue has none of about this size for this resolution"
+            yield from self._first("windowed attention", windowed_like(model), top, none)
+        smaller = "the catalogue has no smaller one of its family that takes less at this resolution"
+        yield from self._first("lighter model", smaller_than(model), top, smaller, is_lighter=True)
 
-    def _first(self, name: str, models: list[str], top: TrainSettings) -> Iterator[Alone]:
+    def _first(
+        self, name: str, models: list[str], top: TrainSettings, none: str, *, is_lighter: bool = False
+    ) -> Iterator[Alone]:
+        """The first that trains at this size; a lighter one takes less memory and less time."""
         changes: dict[str, Any] = {"res": self.plan.image_size, "attn": self.asked.attn}
+        own = self.trials(top)
         for model in models[:_TRIES]:
-            if self.trials.maybe(top, model=model, **changes) is not None:
-                num, own = catalog.resolve(model).num_parameters or 0, self.plan.model.num_parameters or 0
-                remark = f"{num / 1e6:,.0f} million parameters, not {own / 1e6:,.0f}: another model, other weights"
-                yield name, model, remark, {"model": model, **changes}
-                return
-        yield name, "", "the catalogue has none of about this size for this resolution", {}
+            trial = self.trials.maybe(top, model=model, **changes)
+            if trial is None:
+                continue
+            if is_lighter and not (trial.requested_bytes < own.requested_bytes and trial.seconds < own.seconds):
+                continue
+            num, whole = catalog.resolve(model).num_parameters or 0, self.plan.model.num_parameters or 0
+            remark = f"{num / 1e6:,.0f} million parameters, not {whole / 1e6:,.0f}: another model, other weights"
+            yield name, model, remark, {"model": model, **changes}
+            return
+        yield name, "", none, {}
 
 
 def _smaller_size(height: int, width: int, patch: int) -> tuple[int, int] | None:

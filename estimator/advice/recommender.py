@@ -143,9 +143,11 @@ class _Search:
         if any(offer.settings.offload != "none" for _, offer in self.hunt.offers):
             yield HOST_ASSUMPTION
         if self.may_split and len(batches(self.asked, self.per_gpu)) < _FEW_DIVISORS < self.per_gpu:
+            near = " or ".join(str((self.per_gpu + more) * self.asked.gpus) for more in (-1, 1))
             yield (
                 f"{self.per_gpu} images per GPU have no divisors but 1 and {self.per_gpu}: other micro-batches would "
-                f"change the effective batch; {self.per_gpu + 1} or {self.per_gpu - 1} can be divided"
+                f"change the effective batch; --effective-batch {near} can be divided: scale the learning rate by the "
+                "same factor (SGD) or by its root (Adam)"
             )
 
 

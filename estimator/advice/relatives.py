@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import log
+from re import split
 
 from .. import catalog
 from ..catalog import ModelConfig
@@ -27,10 +28,18 @@ def windowed_like(model: ModelConfig) -> list[str]:
 
 
 def smaller_than(model: ModelConfig) -> list[str]:
-    """Those of the same family with clearly fewer parameters, the largest first."""
+    """Those of the same family with clearly fewer parameters: those first whose names share most with the model's own
+    (patch, size, way of training), of these the largest."""
     own = _SMALLER * (model.num_parameters or 0)
     smaller = [row for row in _of_library(model) if row.family == model.family and (row.num_parameters or own) < own]
-    return [row.name for row in sorted(smaller, key=lambda row: -(row.num_parameters or 0))]
+    ranked = sorted(smaller, key=lambda row: (-_likeness(row.name, model.name), -(row.num_parameters or 0)))
+    return [row.name for row in ranked]
+
+
+def _likeness(one: str, other: str) -> float:
+    """The share of the words of both names that stand in either."""
+    words, others = (set(split(r"[-_/.]", name)) for name in (one, other))
+    return len(words & others) / len(words | others)
 
 
 def _of_library(model: ModelConfig) -> Iterator[ModelConfig]:

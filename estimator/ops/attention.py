@@ -253,10 +253,11 @@ def _safe_softmax(x: Tensor) -> Tensor:
 
 def _cpu_flash(q: Tensor, k: Tensor, v: Tensor, rate: float, mask: Tensor | None) -> Tensor:
     """The CPU's flash attention (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, torch 2.14): saves q, k, v, the
-    mask, the output and an fp32 log-sum-exp [B, H, N]; each thread's tiles, of kilobytes, are not counted."""
+    mask, the output, laid out as q is, and an fp32 log-sum-exp [B, H, N]; gradients are made as [B, N, H, D]. Each
+    thread's tiles, of kilobytes, are not counted."""
     run = q.run
     batch, heads, tokens, _ = q.shape
-    out = _token_major(q)
+    out = _empty_like_bnhd(q)
     lse = Tensor.empty(run, (batch, heads, tokens), DType.float32)
 
     def backward(saved: Saved, grads: Grads) -> tuple[Tensor | None, ...]:

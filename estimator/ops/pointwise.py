@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..engine.autocast import cast_to_float32
 from ..engine.autograd import Saved, record
+from ..engine.run import Storage
 from ..engine.tensor import Shape, Tensor, pointwise_strides
 from ..units import DType
 
@@ -56,9 +57,21 @@ def _broadcast(a: Shape, b: Shape) -> Shape:
 
 
 def elementwise(a: Tensor, b: Tensor) -> Tensor:
-    """The result of a binary kernel, outside the graph."""
+    """The result of a binary kernel, outside the graph.
+
+    The CPU casts operands of two types before it begins (aten/src/ATen/TensorIterator.cpp, ``compute_types``); CUDA's
+    kernels cast element by element.
+    """
     shape = a.shape if a.shape == b.shape else _broadcast(a.shape, b.shape)
-    return Tensor.empty(a.run, shape, promoted(a, b), strides=pointwise_strides(shape, (a, b)))
+    dtype = promoted(a, b)
+    casts = _casts((a, b), dtype) if a.dtype is not b.dtype and a.run.kernels.on_cpu else ()
+    out = Tensor.empty(a.run, shape, dtype, strides=pointwise_strides(shape, (a, b)))
+    del casts
+    return out
+
+
+def _casts(operands: tuple[Tensor, ...], dtype: DType) -> list[Storage]:
+    return operands[0].run.scratch(*(x.numel * dtype.size for x in operands if x.dtype is not dtype))
 
 
 def like(x: Tensor) -> Tensor:

@@ -78,9 +78,9 @@ class DDP(Strategy):
         self._finds_unused = finds_unused(step.settings)
         if step.updated_never and not self._finds_unused:
             raise InvalidRequest(
-                f"DDP ends the second step with an error: {', '.join(step.updated_never)} get no gradient, and with "
-                f"{'--grad-checkpointing' if step.settings.grad_checkpointing else '--loop ' + step.settings.loop} "
-                "nobody sets find_unused_parameters; use --loop trainer without --grad-checkpointing"
+                f"DDP ends the second step with an error: no gradient comes to {', '.join(step.updated_never)}, and "
+                f"with {'--grad-checkpointing' if step.settings.grad_checkpointing else '--loop ' + step.settings.loop}"
+                " nobody sets find_unused_parameters; use --loop trainer without --grad-checkpointing, or with --zero 1"
             )
         self.num_steps = 2 if self._finds_unused else 3  # the second makes other buckets
         self._order: list[Tensor] = []

@@ -167,11 +167,16 @@ def _headline(found: Recommended) -> str:
     return f"Nothing fits {found.gpu}: the nearest ({_line(near.settings)}) misses {missing}; {holds}."
 
 
-def _line(settings: Mapping[str, Any]) -> str:
+#: Settings that tell plans apart where these differ in them.
+_BESIDE = ("attn", "sdpa_kernel", "ema")
+
+
+def _line(settings: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
     parts = [f"{settings['bs']} x {settings['accum']}", settings["precision"], settings["optim"]]
+    parts += [named_settings({name: settings[name]}) for name in beside]
     if settings["grad_checkpointing"]:
         count = settings["checkpoint_layers"]
-        parts.append("checkpointing" if count is None else f"{count} blocks checkpointed")
+        parts.append("checkpointing" if count is None else f"{count} block{'s' * (count > 1)} checkpointed")
     if settings["alloc_conf"]:
         parts.append("expandable segments" if "expandable" in settings["alloc_conf"] else settings["alloc_conf"])
     if settings["gpus"] > 1:
@@ -193,9 +198,10 @@ def _plans(plans: Sequence[Ranked]) -> Table:
         Column(name="time"),
         Column(name="recipe"),
     )
+    beside = [name for name in _BESIDE if len({str(plan.settings[name]) for plan in plans}) > 1]
     rows = tuple(
         (
-            f"{plan.rank}  {_line(plan.settings)}",
+            f"{plan.rank}  {_line(plan.settings, beside)}",
             plan.peak.reserved_bytes,
             plan.headroom_bytes,
             f"{plan.relative_step_time:.2f}",

@@ -31,6 +31,9 @@ EXACT = [
     {"model": "google/vit-base-patch16-224", "bs": 2, "depth": 4, "precision": "fp32"},  # oneDNN's backward is highest
     {"model": "facebook/dinov2-small", "bs": 2, "depth": 3, "res": 224, "precision": "bf16"},
     {"model": "vit_small_patch14_dinov2", "bs": 2, "depth": 3, "res": 224, "precision": "fp32", "attn_dropout": 0.1},
+    {"model": "vit_small_patch16_dinov3", "bs": 2, "depth": 2, "res": 64, "precision": "fp32"},  # queries by head
+    {"model": "facebook/dinov3-vits16-pretrain-lvd1689m", "bs": 2, "depth": 2, "res": 64, "precision": "bf16"},
+    {"model": "eva02_tiny_patch14_224", "bs": 2, "depth": 2, "precision": "bf16"},  # a sum of two types is highest
     {"model": "beit_base_patch16_224", "bs": 2, "depth": 2, "precision": "bf16"},
     {"model": "beit_base_patch16_224", "bs": 2, "depth": 2, "precision": "fp32", "optim": "adamw_torch"},
     {"model": "swin_tiny_patch4_window7_224", "bs": 2, "precision": "fp32", "drop_path": 0.0},
@@ -61,6 +64,8 @@ def test_real_steps_hold_what_the_estimate_says(settings):
     estimate, measured = both(settings)
     assert abs(measured.peak_bytes - estimate.peak.tensor_bytes) <= HOST_SCALARS_BYTES
     assert estimate.peak.phase == measured.peak_phase
+    for phase, num_bytes in measured.phases.items():
+        assert abs(num_bytes - estimate.phases[phase].tensor_bytes) <= HOST_SCALARS_BYTES, phase
     estimated = {layer.name: layer.saved_activation_bytes for layer in estimate.layers}
     for layer in measured.layers:
         assert abs(layer.saved_activation_bytes - estimated[layer.name]) <= HOST_SCALARS_BYTES, layer.name

@@ -11,25 +11,21 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from vitmem.settings import TrainSettings
 
 from ..build import build_model
 from . import fsdp
 from .rank import answered, gathered, witness
 from .storages import Storages, loading
+from .watch import FIRST_STEADY, STEPS, Watch, states
 
 __all__ = ["main"]
 
-#: From the third on every step repeats the one before. What a rank sends may live a moment longer than in the program,
-#: in gloo's own threads: of each phase the lowest peak of these steps is the program's.
-STEPS = 5
-FIRST_STEADY = 2
 #: A request is a few settings, none of which the model's builder needs to know.
 _OF_THE_ENGINE = {"gpus": 1, "parallel": None, "offload": "none", "reshard_after_forward": None, "wrap_layers": None}
 
@@ -43,63 +39,6 @@ class _Images(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         return {"pixel_values": torch.rand(3, *self.size), "labels": index % 10}
-
-
-class Watch:
-    """What a rank notes at the moments of its steps; figures of the last step survive."""
-
-    def __init__(self, storages: Storages) -> None:
-        self.storages = storages
-        self.trainer: Any = None
-        self.moments: dict[str, Any] = {}
-        self.steps: list[dict[str, int]] = []
-
-    def step_begins(self) -> None:
-        """The peaks so far were those of the step before."""
-        self.steps.append(dict(self.storages.peaks))
-        self.storages.peaks.clear()
-
-    @property
-    def peaks(self) -> dict[str, int]:
-        """By phase of a steady step, and of an evaluation behind one."""
-        steady = [*self.steps[1:], self.storages.peaks][FIRST_STEADY:]
-        names = dict.fromkeys(name for peaks in steady for name in peaks if name != "after")
-        return {name: min(peaks[name] for peaks in steady if name in peaks) for name in names}
-
-    def note(self, moment: str) -> None:
-        """Bytes by kind now, and what is none of the kinds, one by one, with the operators that made it."""
-        follow, engine = self.storages, self.trainer.model_wrapped
-        parameters = list(self.trainer.model.parameters())
-        kinds = {
-            "parameters": follow.alive([_local(p) for p in parameters]),
-            "gradients": follow.alive([_local(p.grad) for p in parameters if p.grad is not None]),
-            "optimizer_state": follow.alive(_states(self.trainer, engine)),
-            "buffers": follow.alive(self.trainer.model.buffers()),
-        }
-        known: set[int] = set()
-        totals = {}
-        for kind, found in kinds.items():
-            totals[kind] = sum(size for key, size in found.items() if key not in known)
-            known |= found.keys()
-        others = sorted((size, op) for key, (size, op) in list(follow.live.items()) if key not in known)
-        self.moments[moment] = {"total": follow.total, "kinds": totals, "others": others[::-1]}
-
-
-def _local(tensor: Tensor) -> Tensor:
-    local = getattr(tensor, "_local_tensor", tensor)
-    assert isinstance(local, Tensor)
-    return local
-
-
-def _states(trainer: Any, engine: Any) -> Iterator[Tensor]:
-    """The optimizer's own tensors, and with DeepSpeed the fp32 weights that it updates."""
-    optimizer = getattr(engine, "optimizer", None) or trainer.optimizer
-    while hasattr(optimizer, "optimizer"):
-        for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
-            yield from getattr(optimizer, name, [])
-        optimizer = optimizer.optimizer
-    for state in optimizer.state.values():
-        yield from (_local(value) for value in state.values() if isinstance(value, Tensor))
 
 
 def _trainer(settings: TrainSettings, request: Mapping[str, Any], watch: Watch, folder: str) -> Any:
@@ -143,7 +82,7 @@ def _followed(watch: Watch) -> Any:
         def training_step(self, *args: Any, **kwargs: Any) -> Any:
             loss = super().training_step(*args, **kwargs)
             if self.accelerator.sync_gradients and not self.is_deepspeed_enabled:
-                step_begins(watch)  # gradients are clipped next
+                watch.backward_over()  # gradients are clipped next
             return loss
 
         def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
@@ -162,15 +101,13 @@ def _moments(settings: TrainSettings, watch: Watch) -> Any:
 
     class Moments(TrainerCallback):
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            watch.storages.adopt(_states(watch.trainer, watch.trainer.model_wrapped))  # of a checkpoint
+            watch.storages.adopt(states(watch.trainer, watch.trainer.model_wrapped))  # of a checkpoint
             if settings.ema:
                 make: Any = swa_utils.get_ema_multi_avg_fn
                 self.averages: Any = swa_utils.AveragedModel(kwargs["model"], multi_avg_fn=make(0.999))
 
         def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-            watch.note("rest")
             watch.step_begins()
-            watch.storages.start("forward")
 
         def on_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
             watch.note("stepped")
@@ -224,12 +161,6 @@ def _evaluating(settings: TrainSettings, request: Mapping[str, Any]) -> dict[str
     )
 
 
-def step_begins(watch: Watch) -> None:
-    """The backward passes of a step are over."""
-    watch.note("backward_end")
-    watch.storages.start("optimizer_step")
-
-
 def _patch_deepspeed(watch: Watch) -> None:
     """Tells ``watch`` where a step begins.
 
@@ -246,7 +177,7 @@ def _patch_deepspeed(watch: Watch) -> None:
 
     def followed(engine: Any, *args: Any, **kwargs: Any) -> Any:
         if engine.is_gradient_accumulation_boundary():
-            step_begins(watch)
+            watch.backward_over()
         return step(engine, *args, **kwargs)
 
     DeepSpeedEngine.step = followed

@@ -49,7 +49,7 @@ def fragments(order: Order) -> list[str]:
     pruned = [] if order.whole is None else ["cut"]
     uses_parts = pruned or order.library == "torchvision" or {"probe", "freeze", "lora"} & preparations(order).keys()
     parts = ["parts"] if uses_parts else []
-    return ["data", *library, *pruned, *parts, *preparations(order), kernel]
+    return [f"pixels_{order.library}", "data", *library, *pruned, *parts, *preparations(order), kernel]
 
 
 def preparations(order: Order) -> dict[str, str]:
@@ -81,7 +81,6 @@ def constants(order: Order) -> dict[str, str]:
         "NUM_CLASSES": f"{settings.num_classes}  # of random images; a folder of images has its own",
         "TRAIN_IMAGES": literal(settings.train_samples or _TRAIN_IMAGES),
         "EVAL_IMAGES": literal(settings.eval_samples),
-        "MEAN, STD": "(0.5, 0.5, 0.5), (0.5, 0.5, 0.5)  # those of the images that the weights were trained on",
         "WORKERS": literal(settings.workers),
         "LEARNING_RATE": f"{_LEARNING_RATE}  # a default: it belongs to the effective batch",
     }

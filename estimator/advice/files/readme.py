@@ -53,8 +53,10 @@ def readme(order: Order, flags: Sequence[str], said: Mapping[str, Any]) -> str:
 
 def _flags(order: Order, said: Mapping[str, Any]) -> Iterator[str]:
     """What the plan has beside what is ``said`` and what the loop does by itself."""
-    gpus = order.settings.gpus  # no file says it, and without it some of what is said means nothing
-    base = {**resolved(TrainSettings.of(order.settings.model, gpus=gpus, **said))[1].to_dict(), "gpus": 1}
+    told = {"gpus": order.settings.gpus, "bs": order.settings.bs}  # what else goes without saying depends on these
+    base = resolved(TrainSettings.of(order.settings.model, **told, **said))[1].to_dict()
+    unsaid = TrainSettings.of(order.settings.model)
+    base |= {"gpus": unsaid.gpus, **({} if "training_args" in said else {"bs": unsaid.bs})}
     for name, value in order.settings.to_dict().items():
         if name in _OF_FILES or value == base[name] or value is None:
             continue
@@ -140,6 +142,11 @@ def _notes(order: Order) -> Iterator[str]:
             "`bash launch.sh --max_steps 20` trains on random images with random weights: enough to see the peak, "
             "which it prints at the end."
         )
+        if not settings.workers:
+            yield (
+                "With a folder of images add `--workers 8`, or as many as there are cores for each GPU: without them a "
+                "step waits for its images, which the times leave out. They take host memory, not the GPU's."
+            )
     if order.whole is not None:
         yield from _pruning(order)
     if resamples(order) and settings.loop != "timm":
