@@ -16,9 +16,6 @@ from .straight import line_through
 
 __all__ = ["Row", "candidate_of"]
 
-#: The second candidate that is played has so many times the images or pixels of the one that was asked for.
-_STRETCH = 4
-
 
 def candidate_of(settings: TrainSettings) -> Candidate:
     """Raises NotModelled where no family covers the model: a rehearsal does not tell whether it fits."""
@@ -59,11 +56,10 @@ class Row:
 
     def last_that_fits(self, asked: int) -> int | None:
         """The place before the first that does not fit, None if the first does not; ``asked`` is one to begin with."""
-        last = len(self._amounts) - 1
-        self.candidate(asked)
-        far = self._stands(min(max(self._place_of(self._amounts[asked] * _STRETCH), asked + 1), last))
-        guess = far + self._reach(far, self.candidate(far).expected_spare_bytes, self._slope(far))
-        return last_that(lambda place: self.candidate(place).fits, guess, 0, last, self._further)
+        begin = self.candidate(asked)
+        grows = max(begin.saved_activation_bytes // self._amounts[asked], 1)  # and some temporaries with it
+        guess = asked + self._reach(asked, begin.expected_spare_bytes, grows)
+        return last_that(lambda place: self.candidate(place).fits, guess, 0, len(self._amounts) - 1, self._further)
 
     def _place_of(self, amount: int) -> int:
         return max(bisect_right(self._amounts, amount) - 1, 0)

@@ -30,6 +30,7 @@ def last_that(
         poor += 2 * (high - low) > left
         expected = None if further is None or poor >= _MOST_POOR else place + further(place)
         if expected is not None and (low < first or high > last or low <= expected < high):
+            stride = max(2 * abs(expected - place), 1)
             place = expected
         elif low < first or high > last:
             place += stride if does else -stride
