@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from .allocator import AllocatorConfig
 from .device import Run
-from .engine import NotRepeatable, Repeats
+from .engine import Library, NotRepeatable, Repeats
 from .families import Plan
 from .generations import Torch
 from .kernels import Gpu, Kernels
@@ -22,7 +23,7 @@ from .settings import TrainSettings
 from .step import Step
 from .timeline import Moment, PhaseSummary, phase_summaries, raised_peak
 
-__all__ = ["Played", "play"]
+__all__ = ["Played", "play", "shared"]
 
 MadeT = TypeVar("MadeT")
 
@@ -32,38 +33,66 @@ STEPS = 2
 
 def play(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None) -> Step:
     """The steps up to the first that later ones repeat, from the building on; without a ``gpu``, on an A100."""
-    return _shared(settings, lambda num_last: play_once(plan, settings, gpu, num_last))
+    return shared(settings, gpu, lambda num_last, library: play_once(plan, settings, gpu, num_last, library))
 
 
 #: What was the first to work for a model, to be tried first the next time.
 _worked: dict[tuple[object, ...], int] = {}
 
 
-def _shared(settings: TrainSettings, make: Callable[[int], MadeT]) -> MadeT:
+#: Settings that do not change what a block does to the same tensors.
+_OUTSIDE_BLOCKS = frozenset(
+    [
+        *("bs", "accum", "optim", "ema", "clip_grad", "zero_grad", "label_smoothing", "train_samples"),
+        *("eval_bs", "eval_samples", "eval_accum", "workers", "prefetch", "pin_memory"),
+        *("gpu", "memory", "alloc_conf", "notes"),
+    ]
+)
+_INSIDE_BLOCKS = tuple(field.name for field in dataclasses.fields(TrainSettings) if field.name not in _OUTSIDE_BLOCKS)
+
+
+def _library(settings: TrainSettings, gpu: Gpu | None) -> Library | None:
+    """What earlier plays tell of the blocks of this one; hooks of an engine for several GPUs are its own."""
+    if engine_of(settings) != "none":
+        return None
+    return Library((gpu, *[getattr(settings, name) for name in _INSIDE_BLOCKS]))
+
+
+def shared(settings: TrainSettings, gpu: Gpu | None, make: Callable[[int, Library | None], MadeT]) -> MadeT:
     """What ``make`` plays: equal blocks share one play, where they turn out to be equal in every event."""
     if settings.checkpoint_reentrant:
-        return make(0)
+        return make(0, None)
     key = settings.model, settings.grad_checkpointing, settings.accum > 1, settings.loop, engine_of(settings)
     for num_last in (1, 2):  # the second-last, if nothing comes in to the last as to the others
         if num_last < _worked.get(key, 1):
             continue
+        library = _library(settings, gpu)
         try:
-            made = make(num_last)
+            try:
+                made = make(num_last, library)
+            except NotRepeatable:
+                if library is None or not library.was_used:
+                    continue
+                library.forget()
+                made = make(num_last, library)
         except NotRepeatable:
             continue
         _worked[key] = num_last
         return made
     _worked[key] = 0
-    return make(0)
+    return make(0, None)
 
 
-def play_once(plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_last: int = 0) -> Step:
+def play_once(
+    plan: Plan, settings: TrainSettings, gpu: Gpu | None = None, num_last: int = 0, library: Library | None = None
+) -> Step:
     """:func:`play`, block by block; with a ``num_last`` equal blocks repeat one, or NotRepeatable is raised."""
     loop = LOOPS[settings.loop]
     torch = Torch.parse(settings.torch)
     step = Step(plan, settings, Kernels(gpu=gpu or Gpu(), sdpa_kernel=settings.sdpa_kernel, torch=torch))
     full_passes = min(settings.accum, 2)  # the later micro-steps find gradients
-    step.repeats = Repeats(step.model.blocks if num_last else (), full_passes=full_passes, num_last=num_last)
+    blocks = step.model.blocks if num_last else ()
+    step.repeats = Repeats(blocks, full_passes=full_passes, num_last=num_last, library=library)
     begin(step, loop)
     for _ in range(step.strategy.num_steps):
         step.run.start_step()
@@ -119,15 +148,15 @@ class Played:
         self.not_played = not_played(plan, settings)
         evaluates = self.not_played.evaluation is None
 
-        def make(num_last: int) -> _Training:
-            step = play_once(plan, settings, gpu, num_last)
+        def make(num_last: int, library: Library | None) -> _Training:
+            step = play_once(plan, settings, gpu, num_last, library)
             return train(step, evaluates=evaluates, trains_again=trains_again)
 
         try:
             goes_on = begun and train(begun, evaluates=evaluates, trains_again=trains_again)
         except NotRepeatable:
             goes_on = None
-        training = goes_on or _shared(settings, make)
+        training = goes_on or shared(settings, gpu, make)
         self.step, self.ledger, self.course = training.step, training.ledger, training.course
         self.alive = training.alive  # when the step that is reported begins
         self.saved_activations = training.saved_activations

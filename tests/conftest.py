@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
-from vitmem.engine import Run, Tensor
+from vitmem.engine import Run, Tensor, library
 from vitmem.kernels import Kernels
 from vitmem.units import DType
 
@@ -15,6 +17,14 @@ def run() -> Run:
     run.use_cublas()
     run.start_phase("forward", kind="activations")
     return run
+
+
+@pytest.fixture
+def own_library() -> Iterator[None]:
+    """Nothing is known of earlier plays, and nothing of this test's stays: for tests that change what operators do."""
+    library.clear()
+    yield
+    library.clear()
 
 
 class Parameters:

@@ -45,7 +45,7 @@ def test_a_validation_that_fails_is_exit_3(capsys: pytest.CaptureFixture[str], m
 
 
 def test_a_wrong_rule_of_an_operator_is_found_in_its_layer(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, own_library: None
 ) -> None:
     # GIVEN an estimator whose dropout keeps a mask also at rate 0
     right = ops.dropout

@@ -5,6 +5,7 @@ tensors die. A family written like its library's ``forward`` therefore keeps and
 """
 
 from .autograd import Node, backward, record, record_all
+from .library import Library
 from .log import NotRepeatable, call_hook
 from .module import Module, Scope, own_first
 from .repeat import Repeats
@@ -15,6 +16,7 @@ from .tensor import Tensor, contiguous_strides
 
 __all__ = [
     "Autocast",
+    "Library",
     "Module",
     "Node",
     "NotRepeatable",

@@ -35,6 +35,7 @@ class Entered:
         tensors = tensors_in(args)
         self.outside = [x.storage.id for x in tensors]
         self.where = known.stretch.enter(run, self.block.layer, self._act, self.outside)
+        run.took_attention(known.attention)
         self.uses: dict[int, int] = {}
         self.shared: dict[int, Storage] = {}
         out = self._shown(known.out, self.where)

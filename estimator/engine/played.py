@@ -35,13 +35,13 @@ class Played:
         run = self.block.run
         storages = [x.storage for x in tensors_in(args)]
         self.outside = [storage.id for storage in storages]
-        start, num_handles = self._begin_log(), len(run.handles)
+        start, num_handles = self._begin_log(), run.num_handles
         before = _num_holders(storages)
         out = self.block.play((_marked(args[0], self._end), *[_apart(a) for a in args[1:]]))
         held = [i for i, (old, new) in enumerate(zip(before, _num_holders(storages))) if new > old]
         run.log, self.forward = None, Recording(run, start, self.log)
         self.known = self.kind.forwards.get(self.state)
-        if num_handles != len(run.handles):  # cuBLAS's workspace is among it
+        if num_handles != run.num_handles:  # cuBLAS's workspace is among it
             self.known = None
         elif self.known is None:
             try:
@@ -71,16 +71,16 @@ class Played:
                     raise NotRepeatable
                 weights.append((numbers[key], made.placed(Face.of(copy)), getrefcount(copy.storage) > 2))
         tail = (None,) * len(others) if isinstance(result, tuple) else None
-        return Forward(stretch, made.placed(Face.of(out)), tail, tuple(weights), tuple(held))
+        return Forward(stretch, made.placed(Face.of(out)), tail, tuple(weights), tuple(held), run.attention_kernel)
 
     def _begin(self, grad: Tensor) -> None:
-        self.start, self.num_handles = self._begin_log(), len(self.block.run.handles)
+        self.start, self.num_handles = self._begin_log(), self.block.run.num_handles
         self.grad_state = grad_state(grad, self.parts.parameters)
         self.outside.append(grad.storage.id)
 
     def _end(self, grad: Tensor) -> None:
         self.block.run.log = None
-        if self.known is None or self.num_handles != len(self.block.run.handles):
+        if self.known is None or self.num_handles != self.block.run.num_handles:
             return
         key = self.state, self.grad_state
         if key not in self.kind.backwards:

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .entered import Entered
+from .library import Known, Library
 from .played import Played
 from .signature import Parts, signature
-from .state import missing, state_of, tensors_in
-from .stretch import Backward, Forward
+from .state import is_plain, missing, state_of, tensors_in
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -28,28 +28,34 @@ __all__ = ["Kind", "Repeats"]
 class Kind:
     """Blocks that are equal, and what is known of their passes by the state in which these began."""
 
-    def __init__(self) -> None:
+    def __init__(self, known: Known) -> None:
         self.blocks: dict[int, tuple[int, Parts]] = {}  # by identity: number and parts
-        self.forwards: dict[Any, Forward] = {}
-        self.backwards: dict[Any, Backward] = {}
+        self.forwards, self.backwards = known.forwards, known.backwards
+        self.earlier = {state for state, _ in known.backwards}  # in which a backward pass of another run began
         self.last: dict[Any, int] = {}  # the last block that began in a state
         self.num_calls = 0
         self.repeats = True
 
+    def keep_apart(self) -> None:
+        """What these blocks do from now on means nothing in another run."""
+        self.forwards, self.backwards = dict(self.forwards), dict(self.backwards)
+
     def knows_backward(self, state: Any, parameters: list[Tensor]) -> bool:
         """Whether a backward pass of this state is known that found the same gradients as there are now."""
         absent = missing(parameters)
-        return any(known == state and found == absent for known, (_, found) in self.backwards)
+        return any(known == state and found == absent for known, (_, found, _) in self.backwards)
 
 
 class Repeats:
     """The blocks of a model by kind.
 
     In the first ``full_passes`` of the model the ``num_last`` blocks of a kind are played in full: their backward
-    passes come first.
+    passes come first. What is in a ``library`` need not be played.
     """
 
-    def __init__(self, blocks: Sequence[Module], *, full_passes: int, num_last: int) -> None:
+    def __init__(
+        self, blocks: Sequence[Module], *, full_passes: int, num_last: int, library: Library | None = None
+    ) -> None:
         self.full_passes, self.num_last = full_passes, num_last
         self.num_open = 0  # blocks that were entered and whose backward pass was not
         kinds: dict[Any, Kind] = {}
@@ -57,7 +63,10 @@ class Repeats:
         self._kinds: dict[int, Kind] = {}
         for block in blocks:
             parts = Parts()
-            kind = self._kinds[id(block)] = kinds.setdefault(signature(block, parts), Kind())
+            signed = signature(block, parts)
+            if signed not in kinds:
+                kinds[signed] = Kind(library.known(signed) if library and parts.is_plain else Known())
+            kind = self._kinds[id(block)] = kinds[signed]
             kind.blocks[id(block)] = len(kind.blocks), parts
             block.repeats = self
 
@@ -88,11 +97,13 @@ class Repeats:
             return block.play(args)
         state = state_of(run, args, parts.parameters)
         known = kind.forwards.get(state)
-        is_early = kind.num_calls < len(kind.blocks) * self.full_passes
+        is_early = kind.num_calls < len(kind.blocks) * self.full_passes and state not in kind.earlier
         kind.num_calls += run.grad_enabled and args[0].requires_grad
         is_last = number >= len(kind.blocks) - self.num_last or kind.last.get(state) == number  # of a pass before
         kind.last[state] = max(number, kind.last.get(state, 0))
         is_new = is_early or (trains and not kind.knows_backward(state, parts.parameters))
         if known is None or (is_last and is_new) or (len(known.held) > 1 and not number):
+            if not is_plain(args):
+                kind.keep_apart()
             return Played(block, kind, parts, state).call(args)
         return Entered(block, kind, parts, state, self).call(args, known)

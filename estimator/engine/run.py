@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..ledger import Ledger
 from ..units import DType
+from .product import Product
 
 if TYPE_CHECKING:
     from ..kernels import Kernels
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from .module import Module
     from .tensor import Tensor
 
-__all__ = ["Autocast", "Product", "Run", "Storage"]
+__all__ = ["Autocast", "Run", "Storage"]
 
 
 class Autocast:
@@ -29,20 +30,6 @@ class Autocast:
     def __init__(self, dtype: DType) -> None:
         self.dtype = dtype
         self.weights: dict[int, Tensor] = {}
-
-
-class Product(NamedTuple):
-    """A matrix product, convolution or attention kernel: a multiply and an add are two floating-point operations.
-
-    ``phase`` is an index into the run's phases, ``born`` the allocation of the result.
-    """
-
-    flops: int
-    dtype: DType
-    layer: str
-    recomputed: bool
-    phase: int
-    born: int
 
 
 class Run:
@@ -225,7 +212,23 @@ class Run:
             self.in_backward,
             self.training,
             self.caches_casts,
+            *self.has_handles,
         )
+
+    @property
+    def has_handles(self) -> tuple[bool, bool]:
+        """Whether the calling thread has its workspaces of cuBLAS and of cuBLASLt."""
+        return self.in_backward in self.handles, self.in_backward in self.lt_handles
+
+    @property
+    def num_handles(self) -> int:
+        """Workspaces that stay for good."""
+        return len(self.handles) + len(self.lt_handles)
+
+    def took_attention(self, kernel: str | None) -> None:
+        """A kernel ran behind ``scaled_dot_product_attention``; several are a mixture, which is ``auto``."""
+        if kernel is not None:
+            self.attention_kernel = kernel if self.attention_kernel in {None, kernel} else "auto"
 
     def ledger(self) -> Ledger:
         """What happened so far, frozen."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from functools import cached_property
+from types import FunctionType
 from typing import Any
 
 from ..units import DType
@@ -30,6 +31,7 @@ class Parts:
         self.parameters: list[Tensor] = []  # and buffers
         self.modules: list[Module] = []
         self.others: list[Part] = []
+        self.is_plain = True  # whether the signature is made of plain values alone, which mean the same in another run
 
     @cached_property
     def subjects(self) -> list[object]:
@@ -65,12 +67,14 @@ def _signed(value: Any, parts: Parts) -> Any:
     if isinstance(value, Module):
         return signature(value, parts)
     if isinstance(value, Part):
+        parts.is_plain = False
         parts.others.append(value)
         return _attributes(value, value.apart, parts)
     if isinstance(value, float):
         return value > 0
     if (items := _items(value)) is not None:
         return tuple([_signed_or_plain(item, parts) for item in items])
+    parts.is_plain &= isinstance(value, FunctionType) and value.__closure__ is None
     return value if isinstance(value, Hashable) else id(value)
 
 

@@ -9,7 +9,9 @@ from .log import Face
 from .run import Run
 from .tensor import Tensor
 
-__all__ = ["grad_state", "missing", "state_of", "tensors_in"]
+__all__ = ["grad_state", "is_plain", "missing", "state_of", "tensors_in"]
+
+_PLAIN = (Tensor, bool, int, float, str)
 
 
 def state_of(run: Run, args: tuple[Any, ...], parameters: Sequence[Tensor]) -> Any:
@@ -21,12 +23,17 @@ def state_of(run: Run, args: tuple[Any, ...], parameters: Sequence[Tensor]) -> A
 
 def grad_state(grad: Tensor, parameters: Sequence[Tensor]) -> Any:
     """For a backward pass, besides the state of the forward pass."""
-    return Face.of(grad)[1:], missing(parameters)
+    return Face.of(grad)[1:], missing(parameters), grad.run.has_handles
 
 
 def missing(parameters: Sequence[Tensor]) -> tuple[bool, ...]:
     """Which parameters have no gradient."""
     return tuple([p.accumulator is None or p.accumulator.grad is None for p in parameters])
+
+
+def is_plain(args: tuple[Any, ...]) -> bool:
+    """Whether a state of these arguments means the same in another run."""
+    return all(is_plain(a) if isinstance(a, tuple) else a is None or isinstance(a, _PLAIN) for a in args)
 
 
 def tensors_in(args: tuple[Any, ...]) -> list[Tensor]:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .log import Face
-from .run import Product, Run
+from .product import Product
+from .run import Run
 
 __all__ = ["Backward", "Called", "Forward", "Piece", "Stretch", "Taken", "Where"]
 
@@ -111,7 +112,8 @@ class Forward(NamedTuple):
     """What a forward pass did: the stretch, its result, the weights that autocast cached, and what the graph holds.
 
     ``tail`` is what the result is a tuple with. ``weights`` are (number of the parameter, its copy, whether the
-    graph holds it); ``held`` are numbers of arguments.
+    graph holds it); ``held`` are numbers of arguments; ``attention`` is the kernel that has run behind
+    ``scaled_dot_product_attention`` by then.
     """
 
     stretch: Stretch
@@ -119,6 +121,7 @@ class Forward(NamedTuple):
     tail: tuple[None, ...] | None
     weights: tuple[tuple[int, Face, bool], ...]
     held: tuple[int, ...]
+    attention: str | None
 
     def left(self) -> set[int]:
         """The places of what only the graph keeps alive."""

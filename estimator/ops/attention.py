@@ -40,7 +40,7 @@ def scaled_dot_product_attention(
         trained=_trained(lower_q, lower_k, lower_v),
         dense=lower_q.strides[-1] == lower_k.strides[-1] == lower_v.strides[-1] == 1,
     )
-    q.run.attention_kernel = kernel if q.run.attention_kernel in {None, kernel} else "auto"  # a mixture
+    q.run.took_attention(kernel)
     if kernel == "flash" and not q.run.kernels.torch.has("flash_attention_2"):
         return flash1(lower_q, lower_k, lower_v)
     return _KERNELS[kernel](lower_q, lower_k, lower_v, rate, lower_mask)

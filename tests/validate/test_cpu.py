@@ -94,7 +94,7 @@ def test_the_command_passes_and_shows_kinds_phases_and_layers(capsys):
     assert any("with what kernels borrowed" in note for note in document["measurement"]["notes"])
 
 
-def test_a_wrong_rule_of_an_operator_is_exit_3_and_found_in_its_layer(capsys, monkeypatch):
+def test_a_wrong_rule_of_an_operator_is_exit_3_and_found_in_its_layer(capsys, monkeypatch, own_library):
     # GIVEN an estimator whose dropout keeps noise also at rate 0
     right = ops.dropout
     monkeypatch.setattr(ops, "dropout", lambda x, rate: right(x, 0.5))

@@ -1,0 +1,109 @@
+"""A play that uses what blocks did in earlier ones is the play that it is alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from vitmem import play
+from vitmem.engine import Library, NotRepeatable, library
+from vitmem.engine.signature import Parts, signature
+from vitmem.engine.state import is_plain
+from vitmem.gpus import find
+from vitmem.pipeline import resolved
+from vitmem.play import Played, play_once
+from vitmem.settings import TrainSettings
+
+pytestmark = pytest.mark.usefixtures("own_library")
+
+MODELS: list[dict[str, Any]] = [
+    {"model": "vit_tiny_patch16_224", "depth": 4},
+    {"model": "facebook/dinov2-small", "depth": 4},
+    {"model": "swin_tiny_patch4_window7_224"},
+    {"model": "xcit_nano_12_p16_224", "depth": 3},  # convolutions in its blocks, and workspaces that nobody knows
+    {"model": "cait_xxs24_224", "depth": 3},  # two kinds of blocks
+]
+#: What may and what may not change what a block does.
+NEIGHBOURS: list[dict[str, Any]] = [
+    {},
+    {"bs": 3, "optim": "sgd", "eval_bs": 2},
+    {"accum": 3, "train_samples": 7},
+    {"zero_grad": "before-backward", "loop": "plain", "ema": True},
+    {"freeze_layers": 1},
+    {"attn_dropout": 0.1, "drop_path": 0.1},
+    {"grad_checkpointing": True, "checkpoint_layers": 2},
+    {"precision": "fp32", "gpu": "t4"},
+    {"sdpa_kernel": "math"},
+    {"torch": "2.1"},
+    {"train": "lora"},
+]
+
+
+def known_of(settings: dict[str, Any]) -> Any:
+    """All that is read of a run."""
+    plan, found = resolved(TrainSettings.of(**{"bs": 2, "precision": "bf16", "loop": "trainer", **settings}))
+    gpu = find(found.gpu).kernel_view if found.gpu else None
+    played = Played(plan, found, gpu)
+    products = [product._replace(born=-1) for product in played.step.run.products]
+    return played.course, played.step.run.unknown, products, played.step.attention_kernel, played.step.scope.unused
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: str(model["model"]))
+def test_plays_after_others_are_what_they_are_alone(model: dict[str, Any]) -> None:
+    alone = []
+    for settings in NEIGHBOURS:
+        library.clear()
+        alone.append(known_of(model | settings))
+    library.clear()
+    for order in (NEIGHBOURS, NEIGHBOURS, NEIGHBOURS[::-1]):
+        for settings in order:
+            assert known_of(model | settings) == alone[NEIGHBOURS.index(settings)], settings
+
+
+def test_a_known_model_is_played_but_for_the_block_that_makes_the_workspaces(played: list[str]) -> None:
+    plan, settings = resolved(TrainSettings(model="vit_tiny_patch16_224", depth=5))
+    play.play(plan, settings)
+    first, played[:] = [*played], []
+    play.play(plan, settings)
+    assert {*first} > {*played} == {"blocks.0"}
+
+
+def test_what_does_not_fit_is_forgotten_and_the_play_made_anew() -> None:
+    plan, settings = resolved(TrainSettings(model="vit_tiny_patch16_224", depth=4))
+    play.play(plan, settings)
+    seen = []
+
+    def make(num_last: int, of_others: Library | None) -> int:
+        play_once(plan, settings, num_last=num_last, library=of_others)
+        seen.append((num_last, of_others is not None and of_others.was_used))
+        if seen[-1][1]:
+            raise NotRepeatable
+        return num_last
+
+    assert play.shared(settings, None, make) == 1
+    assert seen == [(1, True), (1, False)]
+
+
+def test_a_library_is_bounded() -> None:
+    for context in range(100):
+        Library(context).known("block")
+    assert len(library._kept) == library._MOST_KINDS
+    crowded = Library(99).known("block")
+    crowded.forwards.update(dict.fromkeys(range(library._MOST_STATES + 1)))  # type: ignore[arg-type]
+    assert not Library(99).known("block").forwards
+
+
+def test_only_plain_values_mean_the_same_in_another_run(run: Any, parameter: Any) -> None:
+    from vitmem.families.nn import Linear
+
+    def plain(**attributes: Any) -> bool:
+        parts, block = Parts(), Linear(parameter.scope, 4, 4)
+        vars(block).update(attributes)
+        signature(block, parts)
+        return parts.is_plain
+
+    assert plain(rate=0.1, act=known_of, sizes=(1, (2, None)))
+    for other in (lambda: run, parameter.__call__, object(), [object()]):
+        assert not plain(other=other)
+    assert is_plain((parameter(2), None, (3, 4.0)))
+    assert not is_plain((parameter(2), (known_of,)))
