@@ -309,7 +309,9 @@ static int unmap(Player *self, Pool *pool, Py_ssize_t at) /* its whole pages; wh
 static int give_back_pages(Player *self, Pool *pool)
 {
     Py_ssize_t num = pool->cached.num;
-    Py_ssize_t *blocks = PyMem_Malloc((size_t)(num ? num : 1) * sizeof *blocks);
+    if (num == 0)
+        return 0;
+    Py_ssize_t *blocks = PyMem_Malloc((size_t)num * sizeof *blocks);
     if (blocks == NULL) {
         PyErr_NoMemory();
         return FAILED;
