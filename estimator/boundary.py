@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from .candidate import Candidate
 from .errors import NoFamily, NotModelled
@@ -90,11 +91,15 @@ class Row:
         if line is None:
             return guess
 
-        def holds(at: int) -> bool:
-            return line.holds(self._amounts[at])
+        @cache
+        def spare(at: int) -> int:
+            return line.spare_bytes(self._amounts[at])
 
-        def further(at: int) -> int:
-            return self._reach(at, line.spare_bytes(self._amounts[at]), slope)
-
-        boundary = last_that(holds, place + guess, 0, len(self._amounts) - 1, further)
+        boundary = last_that(
+            lambda at: spare(at) >= 0,
+            place + guess,
+            0,
+            len(self._amounts) - 1,
+            lambda at: self._reach(at, spare(at), slope),
+        )
         return (-1 if boundary is None else boundary) - place

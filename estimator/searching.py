@@ -28,7 +28,8 @@ def last_that(
         does, left = fits(place), high - low
         low, high = (place, high) if does else (low, place)
         poor += 2 * (high - low) > left
-        expected = None if further is None or poor >= _MOST_POOR else place + further(place)
+        is_open = high - low > 2  # else there is one place to try, or none
+        expected = place + further(place) if further is not None and poor < _MOST_POOR and is_open else None
         if expected is not None and (low < first or high > last or low <= expected < high):
             stride = max(2 * abs(expected - place), 1)
             place = expected

@@ -33,17 +33,18 @@ class Line(NamedTuple):
     begin: int
     distance: int
 
-    def holds(self, amount: int) -> bool:
-        """Whether the device should hold so much."""
-        return all(self._replayed(run, amount, self._room).failed is None for run in self.runs)
-
     def spare_bytes(self, amount: int) -> int:
-        """What the device should spare, below 0 where it lacks, if nothing that is cached were given back."""
-        return self._room - max(self._replayed(run, amount, None).reserved_bytes for run in self.runs)
+        """What the device should spare beside so much; below 0 where it should not hold it.
 
-    @property
-    def _room(self) -> int:
-        return self.candidate.device.room_bytes
+        What it lacks then is that of an allocator that gives nothing back.
+        """
+        spare = room = self.candidate.device.room_bytes
+        for run in self.runs:
+            replayed = self._replayed(run, amount, room)
+            if replayed.failed is not None:
+                return min(room - self._replayed(run, amount, None).reserved_bytes, -1)
+            spare = min(spare, room - replayed.reserved_bytes)
+        return spare
 
     def _replayed(self, run: _Run, amount: int, capacity: int | None) -> Replay:
         ledger, steps, distance = run.run.ledger, amount - self.begin, self.distance
