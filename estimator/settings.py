@@ -56,6 +56,7 @@ _AT_LEAST_ONE = (
     "eval_accum",
     "train_samples",
     "prefetch",
+    "ddp_bucket_cap_mb",
 )
 _AT_LEAST_ZERO = ("checkpoint_layers", "freeze_layers", "workers")
 #: Beyond these an estimate would take minutes, and nobody trains so.
@@ -76,7 +77,7 @@ _TEXTS = {
 }
 
 #: Switches that are the loop's own where they are left open.
-_SWITCHES = ("pin_memory", "reshard_after_forward")
+_SWITCHES = ("pin_memory", "reshard_after_forward", "ddp_find_unused_parameters")
 
 _RESOLUTION = re.compile(r"(\d+)(?:x(\d+))?", re.ASCII)
 
@@ -156,6 +157,8 @@ class TrainSettings:
     offload: Offload = "none"
     reshard_after_forward: bool | None = None
     wrap_layers: str | None = None
+    ddp_bucket_cap_mb: int | None = None
+    ddp_find_unused_parameters: bool | None = None
     gpu: str | None = None
     memory: str | None = None
     alloc_conf: str | None = None

@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from .accelerate_arguments import accelerate_settings
 from .config_file import read_json
 from .errors import InvalidRequest, NotModelled
 from .fsdp_arguments import fsdp_settings
@@ -69,6 +70,7 @@ def _reading(name: str, arguments: Mapping[str, Any]) -> Reading:
             raise InvalidRequest(f"{name} has both fsdp and deepspeed; the Trainer takes one of them")
         found["deepspeed"] = (arguments["deepspeed"], "deepspeed")
     found |= fsdp_settings(name, arguments)
+    found |= accelerate_settings(name, arguments)
     return Reading(
         name=name,
         settings={setting: value for setting, (value, _) in found.items()},
@@ -92,6 +94,8 @@ _SETTINGS: Mapping[str, str] = {
     "dataloader_prefetch_factor": "prefetch",
     "dataloader_pin_memory": "pin_memory",
     "torch_compile": "compile",
+    "ddp_bucket_cap_mb": "ddp_bucket_cap_mb",
+    "ddp_find_unused_parameters": "ddp_find_unused_parameters",
 }
 
 
@@ -125,6 +129,8 @@ _KINDS: Mapping[str, _Kind] = {
     "optim": _TEXT,
     "fsdp": ("true, false or its words", _is_fsdp),
     "ddp_bucket_cap_mb": ("a whole number of MiB, at least 1", lambda value: type(value) is int and value > 0),
+    **dict.fromkeys(("ddp_find_unused_parameters", "ddp_broadcast_buffers", "ddp_static_graph"), _SWITCH),
+    "ddp_backend": _TEXT,
 }
 
 

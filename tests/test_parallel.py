@@ -6,7 +6,8 @@ import pytest
 import vitmem
 from vitmem.engine import Run, Tensor
 from vitmem.kernels import Kernels
-from vitmem.parallel.ddp import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets_of
+from vitmem.parallel.ddp import BUCKET_BYTES, FIRST_BUCKET_BYTES, bucket_limits, buckets_of, finds_unused
+from vitmem.settings import TrainSettings
 from vitmem.units import DType
 
 SMALL = {"model": "vit_tiny_patch16_224", "depth": 2, "bs": 2}
@@ -57,6 +58,20 @@ def test_unused_parameters_are_named_where_ddp_ends_with_an_error():
     assert vitmem.estimate(**masked).peak.tensor_bytes
     with pytest.raises(vitmem.errors.InvalidRequest, match="no gradient comes to dinov2"):
         vitmem.estimate(**masked, grad_checkpointing=True)
+
+
+def test_buckets_of_a_size_that_is_asked_for_begin_with_one_of_that_size():
+    """torch's default makes a smaller first one; 25 is accelerate's default, which it does not hand on."""
+    small = [2**20, 25 * 2**20]
+    assert bucket_limits(TrainSettings()) == bucket_limits(TrainSettings(ddp_bucket_cap_mb=25)) == small
+    assert bucket_limits(TrainSettings(ddp_bucket_cap_mb=25, loop="plain")) == [25 * 2**20]
+    assert bucket_limits(TrainSettings(ddp_bucket_cap_mb=40)) == [40 * 2**20]
+
+
+def test_whether_unused_parameters_are_looked_for_is_the_users_or_the_loops():
+    assert finds_unused(TrainSettings())
+    assert not finds_unused(TrainSettings(ddp_find_unused_parameters=False))
+    assert finds_unused(TrainSettings(ddp_find_unused_parameters=True, loop="plain"))
 
 
 def test_several_gpus_without_a_strategy_train_alone():

@@ -40,6 +40,10 @@ def test_a_file_on_the_command_line(tmp_path, capsys):
     assert (request["bs"], request["precision"], request["training_args"]) == (4, "bf16", "args.json")
 
 
+def accumulating(**options):
+    return {"gradient_accumulation_kwargs": options}
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "words"),
     [
@@ -50,6 +54,21 @@ def test_a_file_on_the_command_line(tmp_path, capsys):
         ({**FILE, "torch_empty_cache_steps": 4}, NotModelled, "empties the allocator's cache"),
         ({**FILE, "use_cpu": True}, NotModelled, "trains on the CPU"),
         ({**FILE, "optim": "sgd", "weight_decay": 0.01}, NotModelled, "copies the gradients"),
+        ({"accelerator_config": {"even_batch": False}}, InvalidRequest, "no 'even_batch'; did you mean even_batches"),
+        (
+            {"gradient_accumulation_steps": 4, "accelerator_config": accumulating(num_steps=2)},
+            InvalidRequest,
+            "num_steps 2 beside gradient_accumulation_steps 4",
+        ),
+        ({"accelerator_config": accumulating(sync_each_batch=True)}, NotModelled, "in every micro-step"),
+        ({"accelerator_config": {"split_batches": True}}, NotModelled, "divides per_device_train_batch_size"),
+        ({"accelerator_config": {"dispatch_batches": True}}, NotModelled, "of all GPUs on the first"),
+        ({"accelerator_config": {"even_batches": False}}, NotModelled, "unequal"),
+        ({"accelerator_config": {"use_configured_state": True}}, NotModelled, "from a script"),
+        ({"ddp_broadcast_buffers": False}, NotModelled, "ddp_broadcast_buffers False is not modelled"),
+        ({"ddp_static_graph": True}, NotModelled, "at other moments"),
+        ({"ddp_backend": "gloo"}, NotModelled, "other copies than NCCL"),
+        ({"output_dir": "out", "parallelism_config": {"tp_size": 2}}, NotModelled, "divides the model"),
         ({"fsdp": True, "deepspeed": {"zero_optimization": {"stage": 2}}}, InvalidRequest, "both fsdp and deepspeed"),
         ("nowhere.json", InvalidRequest, "TrainingArguments.to_json_string"),
     ],
@@ -57,6 +76,15 @@ def test_a_file_on_the_command_line(tmp_path, capsys):
 def test_what_cannot_be_obeyed_is_said(arguments, error, words):
     with pytest.raises(error, match=words):
         TrainSettings.of(training_args=arguments)
+
+
+def test_what_is_handed_on_to_accelerate_is_a_setting_or_harmless(tmp_path):
+    file = tmp_path / "accelerator.json"
+    file.write_text(json.dumps({"use_seedable_sampler": False, "non_blocking": True, **accumulating(num_steps=3)}))
+    of_ddp = {"ddp_bucket_cap_mb": 50, "ddp_find_unused_parameters": False, "ddp_backend": "nccl"}
+    settings = TrainSettings.of(training_args={**of_ddp, "accelerator_config": str(file)})
+    assert settings.accum == 3
+    assert (settings.ddp_bucket_cap_mb, settings.ddp_find_unused_parameters) == (50, False)
 
 
 def test_harmless_options_of_checkpointing_are_taken():

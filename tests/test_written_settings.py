@@ -36,6 +36,12 @@ SAID = [
     ({"drop_path": 0.1, "patch_drop": 0.25}, "train.py", "'drop_path_rate': 0.1, 'patch_drop_rate': 0.25"),
     ({"gpus": 2}, "accelerate.yaml", "num_processes: 2"),
     ({"parallel": "ddp"}, "launch.sh", "torchrun --standalone --nproc_per_node 1"),
+    ({"gpus": 2, "ddp_bucket_cap_mb": 50}, "training_args.json", '"ddp_bucket_cap_mb": 50'),
+    (
+        {"gpus": 2, "ddp_find_unused_parameters": False},
+        "training_args.json",
+        '"ddp_find_unused_parameters": false',
+    ),
     ({"parallel": "zero2", "gpus": 4}, "launch.sh", "deepspeed --num_gpus 4 --no_local_rank"),
     ({"parallel": "fsdp", "gpus": 2}, "accelerate.yaml", "fsdp_transformer_layer_cls_to_wrap: Block"),
     ({"parallel": "fsdp", "gpus": 2, "wrap_layers": "Block"}, "training_args.json", '"fsdp": true'),

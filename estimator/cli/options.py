@@ -93,6 +93,8 @@ SECTIONS: Mapping[str, tuple[Row, ...]] = {
             None,
             "FSDP: weights go between their forward and backward passes, as it does itself",
         ),
+        ("ddp_bucket_cap_mb", "MIB", "DDP: how large its buckets are"),
+        ("ddp_find_unused_parameters", None, "DDP: look for parameters without a gradient; the loop's own if left out"),
         ("gpu", "NAME", "the GPU it must fit into"),
         ("memory", "SIZE", "the memory it must fit into, as 24GiB"),
         ("alloc_conf", "CONF", "PYTORCH_CUDA_ALLOC_CONF, as expandable_segments:True"),

@@ -30,7 +30,18 @@ MAX_IN_FLIGHT = 2
 def finds_unused(settings: TrainSettings) -> bool:
     """``find_unused_parameters``: Trainer sets it unless it checkpoints a model of its own library, which PEFT's is not
     (transformers 5.24, trainer.py); timm's train.py and torch leave it off."""
+    if settings.ddp_find_unused_parameters is not None:
+        return settings.ddp_find_unused_parameters
     return settings.loop == "trainer" and (settings.train == "lora" or not settings.grad_checkpointing)
+
+
+def bucket_limits(settings: TrainSettings) -> list[int]:
+    """``_BucketCapacityConfig``, in bytes: the first bucket is smaller unless ``bucket_cap_mb`` is given. accelerate
+    does not hand on its own default of 25 (``KwargsHandler.to_kwargs``)."""
+    given = settings.ddp_bucket_cap_mb
+    if given is None or (settings.loop == "trainer" and given * 2**20 == BUCKET_BYTES):
+        return [FIRST_BUCKET_BYTES, BUCKET_BYTES]
+    return [given * 2**20]
 
 
 def buckets_of(tensors: Iterable[Tensor], limits: Sequence[int]) -> list[tuple[DType, int]]:
@@ -58,7 +69,7 @@ def _handed_on(saved: tuple[Tensor, ...], grads: list[Tensor | None]) -> tuple[T
 class DDP(Strategy):
     """``gradient_as_bucket_view`` is off wherever nobody sets it: the buckets are a second copy of the gradients."""
 
-    assumption = "torch 2.14 DistributedDataParallel: gradients are copied to buckets of 25 MiB that are never freed"
+    assumption = "torch 2.14 DistributedDataParallel: gradients are copied to buckets that are never freed"
 
     @classmethod
     def warnings(cls, settings: TrainSettings) -> tuple[str, ...]:
@@ -79,14 +90,13 @@ class DDP(Strategy):
         if step.updated_never and not self._finds_unused:
             raise InvalidRequest(
                 f"DDP ends the second step with an error: no gradient comes to {', '.join(step.updated_never)}, and "
-                f"with {'--grad-checkpointing' if step.settings.grad_checkpointing else '--loop ' + step.settings.loop}"
-                " nobody sets find_unused_parameters; use --loop trainer without --grad-checkpointing, or with --zero 1"
+                "find_unused_parameters is off; add --ddp-find-unused-parameters, or use --zero 1"
             )
         self.num_steps = 2 if self._finds_unused else 3  # the second makes other buckets
         self._order: list[Tensor] = []
         self._rebuilt = False
         self._broadcast([*parameters, *self._module_buffers])
-        limits = [FIRST_BUCKET_BYTES, BUCKET_BYTES] if self._finds_unused else [maxsize]
+        limits = bucket_limits(step.settings) if self._finds_unused else [maxsize]
         self._buckets = self._made(buckets_of(self._trained, limits)[::-1])
         self._used_map = Tensor.empty(step.run, (len(self._trained),), DType.float32, kind="communication")  # int32
 
@@ -95,7 +105,7 @@ class DDP(Strategy):
         synchronised."""
         if self._order and not self._finds_unused:
             self._buckets = []
-            self._buckets = self._made(buckets_of(self._order, [FIRST_BUCKET_BYTES, BUCKET_BYTES]))
+            self._buckets = self._made(buckets_of(self._order, bucket_limits(self.step.settings)))
             self._order = []
             self._rebuilt = True
         if first:

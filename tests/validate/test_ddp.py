@@ -26,13 +26,15 @@ def at_the_end_of_backward(played):
     [
         SMALL,
         pytest.param({**WIDE, "grad_checkpointing": True}, marks=pytest.mark.slow),  # other buckets from step 2 on
+        pytest.param({**WIDE, "ddp_bucket_cap_mb": 2}, marks=pytest.mark.slow),
+        pytest.param({**WIDE, "ddp_bucket_cap_mb": 40, "ddp_find_unused_parameters": False}, marks=pytest.mark.slow),
         pytest.param({**SWIN, "precision": "bf16", "accum": 2}, marks=pytest.mark.slow),
         pytest.param({**SWIN, "gpus": 4}, marks=pytest.mark.slow),
         pytest.param({**SMALL, "train": "linear-probe", "precision": "bf16"}, marks=pytest.mark.slow),
         pytest.param({**SMALL, "freeze_layers": 1, "bs": 3}, marks=pytest.mark.slow),
         pytest.param({**SMALL, "train": "lora", "precision": "bf16"}, marks=pytest.mark.slow),
     ],
-    ids=["vit", "rebuilt", "swin", "four", "probe", "frozen", "lora"],
+    ids=["vit", "rebuilt", "small buckets", "large buckets", "swin", "four", "probe", "frozen", "lora"],
 )
 def test_ranks_hold_what_the_estimate_says(settings):
     played, ranks = both({"precision": "fp32", **settings, "parallel": "ddp"})

@@ -140,13 +140,14 @@ def _arguments(settings: TrainSettings, request: Mapping[str, Any]) -> dict[str,
         fp16=settings.precision == "fp16",
         gradient_checkpointing=settings.grad_checkpointing,
         use_cpu=not request.get("on_gpu"),
-        ddp_backend=request.get("ddp_backend"),
         report_to=[],
         save_strategy="no",
         disable_tqdm=True,
         dataloader_pin_memory=False,
         **_evaluating(settings, request),
         deepspeed=request.get("deepspeed"),
+        ddp_backend=request.get("ddp_backend"),
+        **{name: getattr(settings, name) for name in ("ddp_bucket_cap_mb", "ddp_find_unused_parameters")},
     )
 
 

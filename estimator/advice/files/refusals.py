@@ -17,6 +17,9 @@ _OLDEST_TORCH = (2, 6)
 _NO_FSDP: Mapping[str, tuple[tuple[Any, ...], str]] = dict.fromkeys(
     ("reshard_after_forward", "wrap_layers"), ((None,), "it is FSDP's under the Trainer")
 )
+_NO_DDP: Mapping[str, tuple[tuple[Any, ...], str]] = dict.fromkeys(
+    ("ddp_bucket_cap_mb", "ddp_find_unused_parameters"), ((None,), "it is written for the Trainer")
+)
 #: A setting, the values that a loop's files can say, and the reason why no other.
 _ONLY: Mapping[str, Mapping[str, tuple[tuple[Any, ...], str]]] = {
     "trainer": {
@@ -28,6 +31,7 @@ _ONLY: Mapping[str, Mapping[str, tuple[tuple[Any, ...], str]]] = {
         "parallel": ((None, "none", "ddp"), "the plain loop runs on DistributedDataParallel or alone"),
         "eval_accum": ((None,), "it is the Trainer's"),
         **_NO_FSDP,
+        **_NO_DDP,
     },
     "timm": {
         "train": (("full",), "timm's train.py trains the whole model"),
@@ -37,6 +41,7 @@ _ONLY: Mapping[str, Mapping[str, tuple[tuple[Any, ...], str]]] = {
         "sdpa_kernel": (("auto",), "timm's train.py leaves the kernel to PyTorch"),
         "parallel": ((None, "none", "ddp"), "timm's train.py runs on DistributedDataParallel or alone"),
         **_NO_FSDP,
+        **_NO_DDP,
         "prefetch": ((None, 2), "timm's loader makes two batches ahead"),
         "train_samples": ((None,), "timm's train.py takes what the folder holds"),
     },

@@ -54,6 +54,8 @@ def arguments(order: Order) -> dict[str, Any]:
         "activation_checkpointing_kwargs": {"use_reentrant": True} if settings.checkpoint_reentrant else None,
         "max_grad_norm": settings.clip_grad,
         "label_smoothing_factor": settings.label_smoothing,
+        "ddp_bucket_cap_mb": settings.ddp_bucket_cap_mb,
+        "ddp_find_unused_parameters": settings.ddp_find_unused_parameters,
         "dataloader_num_workers": settings.workers,
         "dataloader_prefetch_factor": settings.prefetch,
         "dataloader_pin_memory": settings.pin_memory,
