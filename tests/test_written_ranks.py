@@ -51,8 +51,7 @@ def test_two_processes_run_the_plain_loop(tmp_path: Path) -> None:
         env={**OFFLINE, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    answers = [line for line in done.stdout.splitlines() if line.startswith("evaluation: loss")]
-    assert len(answers) == 2
+    assert done.stdout.count("evaluation: loss") == 2  # two processes may write into one line
     assert (tmp_path / "out" / "model.pt").is_file()
 
 

@@ -9,6 +9,7 @@ import runpy
 import sys
 from typing import Any
 
+import torch
 import transformers
 from vitmem.validate.distributed.fsdp import as_if_on_gpus
 
@@ -25,3 +26,4 @@ if __name__ == "__main__":
     transformers.Trainer.__init__ = made
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")
+    torch.distributed.destroy_process_group()  # gloo's threads outlive an interpreter that only ends
