@@ -25,7 +25,7 @@ Grads = list["Tensor | None"]
 class Entered:
     """It holds what the other one's graph held."""
 
-    def __init__(self, block: Module, kind: Kind, parts: Parts, state: Any, repeats: Repeats) -> None:
+    def __init__(self, block: Module, kind: Kind, parts: Parts, state: int, repeats: Repeats) -> None:
         self.block, self.kind, self.parts, self.state = block, kind, parts, state
         self.repeats = repeats
 

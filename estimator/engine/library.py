@@ -20,10 +20,11 @@ _MOST_KINDS, _MOST_STATES = 64, 64
 
 
 class Known:
-    """The passes of a kind of blocks, by the state in which they began."""
+    """The passes of a kind of blocks, by the number of the state in which they began."""
 
     def __init__(self) -> None:
-        self.forwards: dict[Any, Forward] = {}
+        self.states: dict[Any, int] = {}
+        self.forwards: dict[int, Forward] = {}
         self.backwards: dict[Any, Backward] = {}
 
 
@@ -47,7 +48,7 @@ class Library:
         """The passes of blocks of a signature, to be used and to be added to."""
         key = self._context, signature
         known = _kept.get(key)
-        if known is None or len(known.forwards) > _MOST_STATES:
+        if known is None or len(known.states) > _MOST_STATES:
             known = _kept[key] = Known()
         self.was_used |= bool(known.forwards)
         self._handed_out.append(key)

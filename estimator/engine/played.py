@@ -27,7 +27,7 @@ Grads = list["Tensor | None"]
 class Played:
     """A node on either side of the block tells when its backward pass begins and ends."""
 
-    def __init__(self, block: Module, kind: Kind, parts: Parts, state: Any) -> None:
+    def __init__(self, block: Module, kind: Kind, parts: Parts, state: int) -> None:
         self.block, self.kind, self.parts, self.state = block, kind, parts, state
 
     def call(self, args: tuple[Any, ...]) -> Any:

@@ -30,17 +30,23 @@ class Kind:
 
     def __init__(self, known: Known) -> None:
         self.blocks: dict[int, tuple[int, Parts]] = {}  # by identity: number and parts
-        self.forwards, self.backwards = known.forwards, known.backwards
+        self.states, self.forwards, self.backwards = known.states, known.forwards, known.backwards
         self.earlier = {state for state, _ in known.backwards}  # in which a backward pass of another run began
-        self.last: dict[Any, int] = {}  # the last block that began in a state
+        self.last: dict[int, int] = {}  # the last block that began in a state
         self.num_calls = 0
         self.repeats = True
 
-    def keep_apart(self) -> None:
-        """What these blocks do from now on means nothing in another run."""
-        self.forwards, self.backwards = dict(self.forwards), dict(self.backwards)
+    def number_of(self, state: Any, args: tuple[Any, ...]) -> int:
+        """The number of a state with these arguments. Those that mean nothing in another run are kept from them."""
+        number = self.states.get(state)
+        if number is None:
+            if not is_plain(args):
+                self.states, self.forwards = dict(self.states), dict(self.forwards)
+                self.backwards = dict(self.backwards)
+            number = self.states[state] = len(self.states)
+        return number
 
-    def knows_backward(self, state: Any, parameters: list[Tensor]) -> bool:
+    def knows_backward(self, state: int, parameters: list[Tensor]) -> bool:
         """Whether a backward pass of this state is known that found the same gradients as there are now."""
         absent = missing(parameters)
         return any(known == state and found == absent for known, (_, found, _) in self.backwards)
@@ -95,15 +101,13 @@ class Repeats:
         inside = run.frame is not None or run.num_segments > 0
         if not kind.repeats or inside or others or (trains and not args[0].requires_grad):
             return block.play(args)
-        state = state_of(run, args, parts.parameters)
+        state = kind.number_of(state_of(run, args, parts.parameters), args)
         known = kind.forwards.get(state)
         is_early = kind.num_calls < len(kind.blocks) * self.full_passes and state not in kind.earlier
         kind.num_calls += run.grad_enabled and args[0].requires_grad
         is_last = number >= len(kind.blocks) - self.num_last or kind.last.get(state) == number  # of a pass before
         kind.last[state] = max(number, kind.last.get(state, 0))
-        is_new = is_early or (trains and not kind.knows_backward(state, parts.parameters))
-        if known is None or (is_last and is_new) or (len(known.held) > 1 and not number):
-            if not is_plain(args):
-                kind.keep_apart()
+        is_new = is_last and (is_early or (trains and not kind.knows_backward(state, parts.parameters)))
+        if known is None or is_new or (len(known.held) > 1 and not number):
             return Played(block, kind, parts, state).call(args)
         return Entered(block, kind, parts, state, self).call(args, known)

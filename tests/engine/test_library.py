@@ -89,8 +89,8 @@ def test_a_library_is_bounded() -> None:
         Library(context).known("block")
     assert len(library._kept) == library._MOST_KINDS
     crowded = Library(99).known("block")
-    crowded.forwards.update(dict.fromkeys(range(library._MOST_STATES + 1)))  # type: ignore[arg-type]
-    assert not Library(99).known("block").forwards
+    crowded.states.update(zip(range(library._MOST_STATES + 1), range(100)))
+    assert not Library(99).known("block").states
 
 
 def test_only_plain_values_mean_the_same_in_another_run(run: Any, parameter: Any) -> None:
