@@ -13,7 +13,6 @@ from .errors import NoFamily
 from .families import Plan
 from .generations import Torch, unknown_of
 from .loops import with_defaults
-from .parallel.advice import advice
 from .play import Played, block_peak, play, tensor_peak
 from .result import KINDS, Estimate, Layer, ModelInfo, Peak, PhasePeak, Scaling, States
 from .scaling import with_larger_batch
@@ -84,7 +83,7 @@ def estimate_of(
         warnings=(
             *scope.warnings(settings, plan, device.gpu.capability),
             *lora.warnings(played.step),
-            *advice(played.step, played.allocated.total_bytes, device.allocator),
+            *_advice(played, device),
             *scope.reentrant_warnings(settings, plan, played.step.without_gradient),
             *scope.phase_warnings(phases, played.tensors.total_bytes),
         ),
@@ -108,6 +107,14 @@ def _not_modelled(settings: TrainSettings, plan: Plan, played: Played) -> tuple[
     of_version = unknown_of(Torch.parse(settings.torch))
     of_phases = (*played.not_played.lines, *host.not_modelled(settings))
     return (*scope.NOT_MODELLED, *of_phases, *plan.not_modelled, *played.step.optimizer.not_modelled, *of_version)
+
+
+def _advice(played: Played, device: Device) -> tuple[str, ...]:
+    if played.step.settings.parallel in {None, "none"}:
+        return ()
+    from .parallel.advice import advice
+
+    return advice(played.step, played.allocated.total_bytes, device.allocator)
 
 
 def _request(settings: TrainSettings, plan: Plan, step: Step) -> Mapping[str, Any]:

@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..errors import NotModelled
-from .ddp import DDP
-from .fsdp import FSDP
 from .strategy import Strategy
-from .zero import Zero1, Zero2
-from .zero3 import Zero3
 
 if TYPE_CHECKING:
     from ..settings import TrainSettings
 
 __all__ = ["STRATEGIES", "Strategy", "casts_model", "engine_of", "strategy_of"]
 
-STRATEGIES: Mapping[str, type[Strategy]] = {
-    "none": Strategy,
-    "ddp": DDP,
-    "zero1": Zero1,
-    "zero2": Zero2,
-    "zero3": Zero3,
-    "fsdp": FSDP,
-}
+
+class _Rows(Mapping[str, "type[Strategy]"]):
+    """Engines by name, each given by its module and class: most estimates need none of the modules."""
+
+    def __init__(self, rows: Mapping[str, tuple[str, str]]) -> None:
+        self._rows = rows
+
+    def __getitem__(self, name: str) -> type[Strategy]:
+        module, strategy = self._rows[name]
+        found: type[Strategy] = getattr(import_module(f".{module}", __name__), strategy)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+STRATEGIES: Mapping[str, type[Strategy]] = _Rows(
+    {
+        "none": ("strategy", "Strategy"),
+        "ddp": ("ddp", "DDP"),
+        "zero1": ("zero", "Zero1"),
+        "zero2": ("zero", "Zero2"),
+        "zero3": ("zero3", "Zero3"),
+        "fsdp": ("fsdp", "FSDP"),
+    }
+)
 
 
 def engine_of(settings: TrainSettings) -> str:
