@@ -107,3 +107,34 @@ def test_the_ladder_says_why_engines_are_faster() -> None:
     ]
     assert rungs
     assert all("16 bits" in rung.remark for rung in rungs)
+
+
+def test_an_allocator_that_makes_room_saves_where_the_verdict_looks() -> None:
+    """The steady step reserves more with expandable segments here, a resumed run less: that is what decides."""
+    asked: dict[str, Any] = {"model": "vit_base_patch16_224", "precision": "bf16", "gpu": "t4"}
+    plans = recommended(256, forbid=("precision", "recipe"), **asked).plans
+    saved = [change.saved_bytes for plan in plans for change in plan.changes if change.setting == "alloc_conf"]
+    assert saved
+    assert all(num_bytes > 0 for num_bytes in saved)
+
+
+def test_a_smaller_optimizer_state_says_what_training_loses() -> None:
+    """Not what another implementation of the same update loses, which is nothing."""
+    found = recommended(2, model="vit_base_patch16_224", depth=6, res=1024, memory="2000MiB", eval_bs=1)
+    changes = {change.to: change for plan in found.plans for change in plan.changes if change.setting == "optim"}
+    assert {"adafactor", "adamw_bnb_8bit"} & changes.keys()
+    for name, change in changes.items():
+        assert not change.keeps_recipe
+        assert ("no momentum" if name == "adafactor" else "8 bits") in change.loses
+
+
+def test_an_evaluation_that_does_not_fit_is_made_smaller_before_the_recipe_changes() -> None:
+    """Eight large images at once take more than the training of one."""
+    asked: dict[str, Any] = {"model": "vit_base_patch16_224", "depth": 6, "res": 1024, "memory": "2000MiB"}
+    best = recommended(2, forbid=("recipe",), **asked).plans[0]
+    assert best.keeps_recipe
+    assert best.settings["eval_bs"] == 4
+    change = next(change for change in best.changes if change.setting == "eval_bs")
+    assert (change.from_, change.to, change.saved_bytes > 0) == (8, 4, True)
+    assert not recommended(2, forbid=("recipe", "eval_bs", "parallel", "offload"), **asked).plans
+    assert not recommended(2, forbid=("recipe", "parallel", "offload"), **{**asked, "eval_bs": 8}).plans

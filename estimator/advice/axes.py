@@ -165,7 +165,7 @@ AXES: tuple[Axis, ...] = (
         ("optim",),
         lambda settings, known: _each("optim", *_SAME_UPDATE.get(settings.optim or "", ())),
         True,
-        {None: "nothing: the same update in one kernel"},
+        {"adamw_torch_fused": "nothing: the same update in one kernel"},
     ),
     Axis(
         "alloc_conf",
@@ -193,6 +193,14 @@ AXES: tuple[Axis, ...] = (
             "optimizer": "time: the update runs on the CPU (DeepSpeedCPUAdam, which is compiled on first use)",
             "all": "time: the update runs on the CPU, and weights come over PCI Express in every pass",
         },
+        makes_room=True,
+    ),
+    Axis(
+        "eval_bs",
+        ("eval_bs",),
+        _none,
+        True,
+        {None: "nothing: an evaluation takes more batches"},
         makes_room=True,
     ),
     Axis(

@@ -60,10 +60,11 @@ def _change(
 
 
 def _saved(axis: Axis, old: Trial, new: Trial) -> int:
-    """Of the peak that is asked of the allocator; what changes the allocator saves what that reserves."""
-    if axis.name != "alloc_conf":
+    """Of the peak that is asked of the allocator; what changes the allocator saves what that reserves where it is
+    most: the verdict's phase, which need not be the steady step."""
+    if axis.name not in {"alloc_conf", "eval_bs"}:
         return old.requested_bytes - new.requested_bytes
-    return old.reserved_bytes - new.reserved_bytes
+    return old.missing_bytes - new.missing_bytes
 
 
 def _in_words(relative: float) -> str:

@@ -53,6 +53,9 @@ def recommend_settings(
     total = whole if effective_batch is None else effective_batch
     with paused():
         search_ = _Search(settings, total, axes)
+        search_.hunt.run()
+        if settings.eval_bs is None and not any(family.keeps_recipe for family, _ in search_.hunt.offers):
+            search_ = search_.with_smaller_evaluation() or search_
         found = search_.recommendation(num_plans)
         rungs = ladder(search_.trials, search_.asked, search_.per_gpu) if with_ladder else ()
         wants_lighter = not found.plans if with_lighter is None else with_lighter
@@ -74,6 +77,28 @@ class _Search:
         self.trials = Trials(self.asked)
         self.asked = self._with_buckets(self.asked, plan)
         self.hunt = Hunt(self.trials, self.asked, plan, self.per_gpu, axes)
+        self.axes, self.origin = axes, self.asked
+
+    def with_smaller_evaluation(self) -> _Search | None:
+        """The search again with an evaluation in smaller batches, where it is that which does not fit."""
+        own, hunt = self.asked.eval_bs or 1, self.hunt
+        if own == 1 or all(axis.name != "eval_bs" for axis in self.axes):
+            return None
+        for family in (lambda: hunt.improved_start, hunt.nearest, *([] if hunt.offers else [hunt.least])):
+            least = hunt.smallest(family())
+            if self._evaluates(least, 1):
+                break
+        else:
+            return None
+        sizes = (own // 2**times for times in range(1, own.bit_length()))
+        eval_bs = next(size for size in sizes if self._evaluates(least, size))
+        again = _Search(dataclasses.replace(self.asked, eval_bs=eval_bs), self.effective_batch, self.axes)
+        again.origin = self.asked
+        again.hunt.run()
+        return again
+
+    def _evaluates(self, settings: TrainSettings, eval_bs: int) -> bool:
+        return self.trials(dataclasses.replace(settings, eval_bs=eval_bs)).fits
 
     def _asked(self, settings: TrainSettings) -> TrainSettings:
         """With the user's own micro-batch where it makes up the effective batch or may not change, else all at once."""
@@ -93,12 +118,12 @@ class _Search:
 
     def recommendation(self, num_plans: int) -> Recommendation:
         """Ranked, with what each plan changes."""
-        offers = _ranked(self.hunt.run())
+        offers = _ranked(self.hunt.offers)
         chosen = offers[:num_plans]
         best = min((offer.seconds for _, offer in chosen), default=1.0)
         asked, hunt = self.asked, self.hunt
         return Recommendation(
-            request=asked.to_dict(),
+            request=self.origin.to_dict(),
             effective_batch=self.effective_batch,
             gpu=asked.memory or self.trials.gpu.name if asked.gpu is None else self.trials.gpu.name,
             considered=hunt.considered,
@@ -121,13 +146,16 @@ class _Search:
             relative_step_time=round(offer.seconds / fastest, 3),
             step_flops=offer.step_flops,
             keeps_recipe=family.keeps_recipe,
-            changes=changes_of(self.trials, self.asked, offer.settings),
+            changes=changes_of(self.trials, self.origin, offer.settings),
             casts_model=casts_model(offer.settings) and not casts_model(self.asked),
         )
 
     def _nearest(self) -> Nearest:
         """Of the smallest candidates (one image at a time, everything checkpointed) the one that misses the least."""
         least = self.hunt.smallest(self.hunt.least())
+        if any(axis.name == "eval_bs" for axis in self.axes):
+            tries = (least, dataclasses.replace(least, eval_bs=1))
+            least = min(tries, key=lambda tried: self.trials(tried).missing_bytes)
         nearest = self.trials(least)
         return Nearest(
             settings=least.to_dict(),

@@ -164,11 +164,12 @@ def _headline(found: Recommended) -> str:
     assert near is not None
     holds = f"{near.gpu} holds it" if near.gpu else "no known GPU holds it"
     missing = format_bytes(near.missing_bytes)
-    return f"Nothing fits {found.gpu}: the nearest ({_line(near.settings)}) misses {missing}; {holds}."
+    beside = [name for name in ("eval_bs",) if near.settings[name] != found.request[name]]
+    return f"Nothing fits {found.gpu}: the nearest ({_line(near.settings, beside)}) misses {missing}; {holds}."
 
 
 #: Settings that tell plans apart where these differ in them.
-_BESIDE = ("attn", "sdpa_kernel", "ema")
+_BESIDE = ("attn", "sdpa_kernel", "ema", "eval_bs")
 
 
 def _line(settings: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
