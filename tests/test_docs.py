@@ -79,3 +79,9 @@ def test_the_report_is_met_as_far_as_it_says(reported, flags, ours):
     )
     assert f"{estimate.peak.reserved_bytes / 1e9:.2f}" == ours
     assert abs(float(ours) - float(reported)) < 0.16
+
+
+def test_the_python_of_a_recommendation_runs(capsys):
+    (code,) = re.findall(r"```python\n(.+?)```", (DOCS / "recommend.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out.startswith("1 128 2 ")

@@ -9,6 +9,7 @@ from vitmem import catalog
 from vitmem.advice import recommend_settings
 from vitmem.advice.relatives import smaller_than
 from vitmem.cli import main
+from vitmem.errors import InvalidRequest
 from vitmem.settings import TrainSettings
 
 TINY = "vit_tiny_patch16_224"
@@ -138,3 +139,18 @@ def test_an_evaluation_that_does_not_fit_is_made_smaller_before_the_recipe_chang
     assert (change.from_, change.to, change.saved_bytes > 0) == (8, 4, True)
     assert not recommended(2, forbid=("recipe", "eval_bs", "parallel", "offload"), **asked).plans
     assert not recommended(2, forbid=("recipe", "parallel", "offload"), **{**asked, "eval_bs": 8}).plans
+
+
+@pytest.mark.parametrize(("memory", "engines"), [("8600MiB", ["ddp"]), ("4100MiB", ["zero1", "ddp"])])
+def test_offload_is_for_the_room_that_it_makes(memory: str, engines: list[str]) -> None:
+    """ZeRO trains Swin in 16 bits and is faster by that alone; a larger batch by way of the host adds next to nothing."""
+    asked = {"model": "microsoft/swin-tiny-patch4-window7-224", "res": 448, "gpus": 2, "memory": memory}
+    found = recommended(64, forbid=("recipe", "grad_checkpointing"), **asked)
+    assert [plan.settings["parallel"] for plan in found.plans] == engines
+    assert all(plan.settings["offload"] == "none" for plan in found.plans)
+
+
+@pytest.mark.parametrize("num_plans", [0, -1, "3", 2.5, True, None])
+def test_a_number_of_plans_that_is_none_is_refused(num_plans: Any) -> None:
+    with pytest.raises(InvalidRequest, match="num_plans"):
+        recommended(8, gpu="t4", num_plans=num_plans)

@@ -52,6 +52,8 @@ def cheaper(plan: Plan, request: dict[str, Any], blocks: int) -> Iterator[tuple[
         yield "without offload", {"offload": request["offload"]}
     elif kept["parallel"] != request["parallel"]:
         yield "the request's engine", {name: request[name] for name in ("parallel", "zero_options")}
+    if kept["eval_bs"] != request["eval_bs"]:
+        yield "the request's evaluation", {"eval_bs": request["eval_bs"]}
     per_gpu = plan.effective_batch // kept["gpus"]
     larger = [bs for bs in range(kept["bs"] + 1, per_gpu + 1) if per_gpu % bs == 0]
     if larger and plan.keeps_recipe:

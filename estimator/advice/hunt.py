@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from math import inf
 from typing import Any
 
 from ..errors import InvalidRequest, NotModelled
 from ..families import Plan
+from ..parallel import casts_model
 from ..pipeline import resolved
 from ..settings import TrainSettings
 from .axes import Axis, Known
@@ -17,6 +20,8 @@ from .trials import Trial, Trials
 __all__ = ["Hunt", "Offer"]
 
 Offer = tuple[Family, Trial]
+#: Two times that are closer than this are equal.
+_CLEARLY = 0.97
 
 
 class Hunt:
@@ -69,6 +74,13 @@ class Hunt:
         if not self.offers:
             self._try(self.least())
         return self.offers
+
+    def join(self, other: Hunt) -> None:
+        """Take over what another hunt found: where it found any that change the recipe, no more of these."""
+        if other.offers:
+            self.offers = [offer for offer in self.offers if offer[0].keeps_recipe] + other.offers
+        self.considered += other.considered
+        self.fitting += other.fitting
 
     def improved(self, start: Family) -> Family:
         """With every other value that is neither slower nor larger than what it replaces."""
@@ -155,9 +167,18 @@ class Hunt:
             doubtful = self.considered > 0
             self._add(family, lambda grid: search(grid, self.confs, doubtful=doubtful))
             return
-        self._add(family, lambda grid: beyond(grid, best.settings, self.confs), faster_than=best.seconds)
+        self._add(family, lambda grid: beyond(grid, best.settings, self.confs), lambda: self._bar(family, best))
 
-    def _add(self, family: Family, look: Callable[[Grid], Found], faster_than: float = float("inf")) -> None:
+    def _bar(self, family: Family, best: Trial) -> float:
+        """What another family has to be faster than, clearly. An engine that trains a 16-bit model is faster by that
+        alone, so that the gain of offload is what it has over such an engine without, at ``best``'s own place."""
+        seconds, offloads = best.seconds, family.settings.offload != best.settings.offload
+        if offloads and casts_model(family.settings) and not casts_model(best.settings):
+            alike = (self.trials.maybe(engine.settings) for engine in self._each("parallel", Family(best.settings, ())))
+            seconds = min([seconds, *(trial.seconds for trial in islice(filter(None, alike), 1))])
+        return _CLEARLY * seconds
+
+    def _add(self, family: Family, look: Callable[[Grid], Found], bar: Callable[[], float] = lambda: inf) -> None:
         """What the library refuses, or what is not modelled, is no candidate."""
         try:
             grid = self._grid(family)
@@ -166,7 +187,7 @@ class Hunt:
             return
         self.considered += self._size(grid)
         self.fitting += found.fitting
-        self.offers += [(family, offer) for offer in found.offers if offer.seconds < faster_than]
+        self.offers += [(family, offer) for offer in found.offers if offer.seconds < bar()]
 
     def _size(self, grid: Grid) -> int:
         """How many candidates there are, with the allocator's options."""

@@ -48,6 +48,8 @@ def recommend_settings(
     """
     if settings.gpu is None and settings.memory is None:
         raise InvalidRequest("what must it fit into? add --gpu rtx4090 or --memory 24GiB")
+    if isinstance(num_plans, bool) or not isinstance(num_plans, int) or num_plans < 1:
+        raise InvalidRequest(f"num_plans {num_plans!r} is not valid; it must be a whole number, at least 1")
     axes = allowed_axes(allow, forbid)
     whole = settings.bs * settings.accum * settings.gpus
     total = whole if effective_batch is None else effective_batch
@@ -95,6 +97,7 @@ class _Search:
         again = _Search(dataclasses.replace(self.asked, eval_bs=eval_bs), self.effective_batch, self.axes)
         again.origin = self.asked
         again.hunt.run()
+        again.hunt.join(hunt)
         return again
 
     def _evaluates(self, settings: TrainSettings, eval_bs: int) -> bool:
