@@ -143,7 +143,7 @@ def test_an_evaluation_that_does_not_fit_is_made_smaller_before_the_recipe_chang
 
 @pytest.mark.parametrize(("memory", "engines"), [("8600MiB", ["ddp"]), ("4100MiB", ["zero1", "ddp"])])
 def test_offload_is_for_the_room_that_it_makes(memory: str, engines: list[str]) -> None:
-    """ZeRO trains Swin in 16 bits and is faster by that alone; a larger batch by way of the host adds next to nothing."""
+    """ZeRO trains Swin in 16 bits and is faster by that alone; a larger batch by way of the host adds little."""
     asked = {"model": "microsoft/swin-tiny-patch4-window7-224", "res": 448, "gpus": 2, "memory": memory}
     found = recommended(64, forbid=("recipe", "grad_checkpointing"), **asked)
     assert [plan.settings["parallel"] for plan in found.plans] == engines
