@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from vitmem import catalog
 from vitmem.advice import recommend_settings
+from vitmem.advice.changes import changes_of
 from vitmem.advice.relatives import smaller_than
+from vitmem.advice.trials import Trials
 from vitmem.cli import main
 from vitmem.errors import InvalidRequest
+from vitmem.pipeline import resolved
 from vitmem.settings import TrainSettings
 
 TINY = "vit_tiny_patch16_224"
@@ -119,14 +123,16 @@ def test_an_allocator_that_makes_room_saves_where_the_verdict_looks() -> None:
     assert all(num_bytes > 0 for num_bytes in saved)
 
 
-def test_a_smaller_optimizer_state_says_what_training_loses() -> None:
-    """Not what another implementation of the same update loses, which is nothing."""
-    found = recommended(2, model="vit_base_patch16_224", depth=6, res=1024, memory="2000MiB", eval_bs=1)
-    changes = {change.to: change for plan in found.plans for change in plan.changes if change.setting == "optim"}
-    assert {"adafactor", "adamw_bnb_8bit"} & changes.keys()
-    for name, change in changes.items():
-        assert not change.keeps_recipe
-        assert ("no momentum" if name == "adafactor" else "8 bits") in change.loses
+@pytest.mark.parametrize(
+    ("optim", "loses", "keeps"),
+    [("adafactor", "no momentum", False), ("adamw_bnb_8bit", "8 bits", False), ("adamw_torch_fused", "nothing", True)],
+)
+def test_an_optimizer_says_what_training_loses_by_it(optim: Any, loses: str, keeps: bool) -> None:
+    """Another implementation of the same update loses nothing, another state does."""
+    asked = resolved(TrainSettings.of(TINY, optim="adamw_torch", gpu="t4"))[1]
+    (change,) = changes_of(Trials(asked), asked, dataclasses.replace(asked, optim=optim))
+    assert loses in change.loses
+    assert change.keeps_recipe is keeps
 
 
 def test_an_evaluation_that_does_not_fit_is_made_smaller_before_the_recipe_changes() -> None:
