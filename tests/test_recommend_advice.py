@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+import vitmem
 from vitmem import catalog
 from vitmem.advice import recommend_settings
 from vitmem.advice.changes import changes_of
@@ -15,6 +16,7 @@ from vitmem.cli import main
 from vitmem.errors import InvalidRequest
 from vitmem.pipeline import resolved
 from vitmem.settings import TrainSettings
+from vitmem.units import format_bytes
 
 TINY = "vit_tiny_patch16_224"
 
@@ -160,3 +162,19 @@ def test_offload_is_for_the_room_that_it_makes(memory: str, engines: list[str]) 
 def test_a_number_of_plans_that_is_none_is_refused(num_plans: Any) -> None:
     with pytest.raises(InvalidRequest, match="num_plans"):
         recommended(8, gpu="t4", num_plans=num_plans)
+
+
+def test_images_of_all_micro_steps_are_remarked_where_they_take_much() -> None:
+    """Trainer fetches them all before the first; a tiny model of a large batch is short of memory by nothing else."""
+    (note,) = [note for note in recommended(16384, gpu="t4").notes if note.startswith("Trainer has the images")]
+    assert "9.19 GiB; --loop plain" in note
+    assert not any("all" in note and "images" in note for note in recommended(64, gpu="t4").notes)
+
+
+def test_offload_says_what_it_takes_on_the_host() -> None:
+    asked: dict[str, Any] = {"model": "vit_base_patch16_224", "res": 64, "memory": "2100MiB", "eval_bs": 1}
+    found = recommended(2, forbid=("recipe",), **asked)
+    plan = next(plan for plan in found.plans if plan.settings["offload"] != "none")
+    host = vitmem.estimate(**plan.settings).host["offload_bytes"]
+    assert host is not None
+    assert any(f"keeps {format_bytes(host)} of host memory" in note for note in found.notes)

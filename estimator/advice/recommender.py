@@ -13,8 +13,9 @@ from ..gpus import load
 from ..parallel import casts_model
 from ..parallel.buckets import bucket_options
 from ..parallel.zero_config import STAGES
-from ..pipeline import resolved
+from ..pipeline import estimate_settings, resolved
 from ..settings import CHOICES, TrainSettings
+from ..units import format_bytes
 from .axes import Axis, allowed_axes
 from .changes import changes_of
 from .hunt import Hunt, Offer
@@ -28,6 +29,8 @@ __all__ = ["recommend_settings"]
 
 DEFAULT_PLANS = 5
 _FEW_DIVISORS = 3
+#: The part of the memory from which on images are worth a remark.
+_MANY_INPUTS = 0.1
 
 
 def recommend_settings(
@@ -132,11 +135,11 @@ class _Search:
             considered=hunt.considered,
             played=self.trials.num_played,
             fitting=hunt.fitting,
-            plans=tuple(self._plan(rank, *offer, best) for rank, offer in enumerate(chosen, start=1)),
-            nearest=None if chosen else self._nearest(),
+            plans=(plans := tuple(self._plan(rank, *offer, best) for rank, offer in enumerate(chosen, start=1))),
+            nearest=(nearest := None if chosen else self._nearest()),
             ladder=(),
             lighter=(),
-            notes=tuple(self._notes()),
+            notes=(*self._notes(), *_host_note(plans), *self._inputs_note(nearest or plans[0])),
         )
 
     def _plan(self, rank: int, family: Any, offer: Any, fastest: float) -> Plan:
@@ -171,8 +174,6 @@ class _Search:
         yield ASSUMPTION + f"; rates of {self.trials.gpu.full_name}"
         if self.asked.gpus > 1:
             yield LINK_ASSUMPTION
-        if any(offer.settings.offload != "none" for _, offer in self.hunt.offers):
-            yield HOST_ASSUMPTION
         if self.may_split and len(batches(self.asked, self.per_gpu)) < _FEW_DIVISORS < self.per_gpu:
             near = " or ".join(str((self.per_gpu + more) * self.asked.gpus) for more in (-1, 1))
             yield (
@@ -180,6 +181,29 @@ class _Search:
                 f"change the effective batch; --effective-batch {near} can be divided: scale the learning rate by the "
                 "same factor (SGD) or by its root (Adam)"
             )
+
+    def _inputs_note(self, shown: Plan | Nearest) -> Iterator[str]:
+        """Where the images of all micro-steps take a good part of the memory."""
+        settings = TrainSettings.from_dict(shown.settings)
+        if settings.loop != "trainer" or settings.accum == 1:
+            return
+        height, width = resolved(settings)[0].image_size
+        images = self.per_gpu * 3 * height * width * (2 if settings.precision.startswith("pure") else 4)
+        if images > _MANY_INPUTS * self.trials(self.asked).usable_bytes:
+            yield (
+                f"Trainer has the images of all {settings.accum} micro-steps of an update on the GPU, whatever the "
+                f"micro-batch: {format_bytes(images)}; --loop plain has those of one"
+            )
+
+
+def _host_note(plans: Sequence[Plan]) -> Iterator[str]:
+    """What the first plan that offloads takes on the host."""
+    for plan in plans:
+        if plan.settings["offload"] != "none":
+            host = estimate_settings(TrainSettings.from_dict(plan.settings)).host or {}
+            yield HOST_ASSUMPTION
+            yield f"plan {plan.rank} keeps {format_bytes(host.get('offload_bytes') or 0)} of host memory for each GPU"
+            return
 
 
 def _with_parallel(settings: TrainSettings) -> tuple[Any, TrainSettings]:
