@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ import vitmem
 from vitmem import catalog
 from vitmem.advice import recommend_settings
 from vitmem.advice.changes import changes_of
+from vitmem.advice.files import texts_of
 from vitmem.advice.relatives import smaller_than
 from vitmem.advice.trials import Trials
 from vitmem.cli import main
 from vitmem.errors import InvalidRequest
+from vitmem.parallel.buckets import bucket_options
 from vitmem.pipeline import resolved
 from vitmem.settings import TrainSettings
 from vitmem.units import format_bytes
@@ -178,3 +181,20 @@ def test_offload_says_what_it_takes_on_the_host() -> None:
     host = vitmem.estimate(**plan.settings).host["offload_bytes"]
     assert host is not None
     assert any(f"keeps {format_bytes(host)} of host memory" in note for note in found.notes)
+
+
+def test_zero_3_is_tried_for_models_beyond_deepspeeds_own_limits() -> None:
+    """Its limits are raised above two passes, in the written file too, which reads back as the same estimate."""
+    asked = TrainSettings.of("vit_huge_patch14_224", bs=1, gpus=2, parallel="zero3", precision="bf16", gpu="rtx4090")
+    plan = recommend_settings(asked, num_plans=1, forbid=("recipe",)).plans[0]
+    document = json.loads(texts_of(plan, "rtx4090")["ds_config.json"])
+    zero = document["zero_optimization"]
+    assert zero["stage3_max_reuse_distance"] == zero["stage3_max_live_parameters"] == 1_600_000_000
+    read = vitmem.estimate(asked.model, bs=1, gpus=2, precision="bf16", gpu="rtx4090", deepspeed=document)
+    assert read.peak == plan.peak
+    assert "stage3_max_live_parameters" not in dict(options_of(TINY))
+
+
+def options_of(model: str) -> Any:
+    plan, settings = resolved(TrainSettings.of(model, gpus=2, parallel="zero3"))
+    return bucket_options("zero3", settings, plan, 1)

@@ -119,7 +119,8 @@ class _Search:
         """An engine that was named without a DeepSpeed file has the buckets that it would have if it was found."""
         if settings.parallel not in STAGES or settings.deepspeed is not None or settings.zero_options:
             return settings
-        options = bucket_options(settings.parallel, settings, plan, self.trials(settings).largest_parameter)
+        plain = dataclasses.replace(settings, parallel="zero1", offload="none")  # stage 3 may refuse without options
+        options = bucket_options(settings.parallel, settings, plan, self.trials(plain).largest_parameter)
         return dataclasses.replace(settings, zero_options=options)
 
     def recommendation(self, num_plans: int) -> Recommendation:
