@@ -42,6 +42,14 @@ def test_a_picture_of_one_axis_and_of_three(tmp_path: Path) -> None:
     assert main((*line, "--out", str(tmp_path / "one.png"))) == 2
 
 
+def test_names_that_are_longer_than_a_cell_is_wide_are_slanted(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for column, slants in (("--optim=adamw_torch_fused,sgd", True), ("--res=64,96", False)):
+        target = tmp_path / f"{slants}.svg"
+        assert main(("sweep", "test_vit", column, "--out", str(target))) == 0
+        assert ("rotate(-25" in target.read_text()) is slants
+
+
 def test_too_many_cells_are_refused_before_anything_is_computed() -> None:
     pytest.importorskip("matplotlib")
     check({"precision": range(12), "bs": range(20), "res": range(20)})

@@ -183,3 +183,14 @@ def test_the_readme_names_buckets_as_the_deepspeed_file_does() -> None:
     )
     readme = texts_of(dataclasses.replace(plan, changes=(change,)), "8GiB")["README.md"]
     assert "| parallel zero2, reduce_bucket_size auto | 1 B" in readme
+
+
+def test_a_plan_that_nobody_writes_is_refused(capsys: Any) -> None:
+    assert main(["recommend", "test_vit", "--gpu", "t4", "--plan", "2"]) == 2
+    assert "add --write DIR" in capsys.readouterr().err
+
+
+def test_the_script_is_started_with_the_allocator_of_the_plan() -> None:
+    assert "    python train.py --data" in texts()["train.py"]
+    assert "    bash launch.sh --data" in texts(alloc_conf="expandable_segments:True")["train.py"]
+    assert "2 per micro-step, 1 micro-step, 1 GPU." in texts()["README.md"]

@@ -18,6 +18,8 @@ __all__ = ["SUFFIXES", "check", "heat_map"]
 
 _MOST_PANELS, _MOST_CELLS = 12, 400
 _INCHES_PER_CELL = (0.95, 0.5)
+#: Longer labels under a cell would run into each other.
+_MOST_LETTERS = 11
 #: How a cell that does not fit, or only just, is drawn over its colour.
 _HATCHES = {"no": "xx", "borderline": ".."}
 _MEANINGS = {"no": "does not fit", "borderline": "borderline"}
@@ -94,7 +96,11 @@ def _panel(
     for y, line in enumerate(lines):
         for x, column in enumerate(columns):
             _cell(axes, x, y, cells[line, column], image)
-    axes.set_xticks(range(len(columns)), [str(column) for column in columns])
+    labels = [str(column) for column in columns]
+    slanted = (
+        {"rotation": 25, "ha": "right", "rotation_mode": "anchor"} if max(map(len, labels)) > _MOST_LETTERS else {}
+    )
+    axes.set_xticks(range(len(columns)), labels, **slanted)
     axes.set_yticks(range(len(lines)), [str(line) for line in lines])
     axes.set(xlabel=_flag(inner[-1]), ylabel=_flag(inner[0]) if len(inner) == 2 else "")
     return image

@@ -30,9 +30,7 @@ __all__ = ["command"]
 @click.option("--ladder/--no-ladder", default=True, help="what each measure saves and costs for this model")
 @click.option("--lighter/--no-lighter", default=None, help="lighter models that fit; if left out, where no plan does")
 @click.option("--write", metavar="DIR", help="write a plan as files that are ready to run into DIR")
-@click.option(
-    "--plan", "rank", type=click.IntRange(1), default=1, show_default=True, help="the plan that --write writes"
-)
+@click.option("--plan", "rank", type=click.IntRange(1), help="the plan that --write writes  [default: 1]")
 @json_option
 @out_options
 def command(
@@ -45,7 +43,7 @@ def command(
     ladder: bool,
     lighter: bool | None,
     write: str | None,
-    rank: int,
+    rank: int | None,
     as_json: bool,
     out: str | None,
     force: bool,
@@ -58,6 +56,8 @@ def command(
     target = target_of(out, force)
     settings = settings_of(model, given)
     folder = _folder(write, force)
+    if rank is not None and folder is None:
+        raise InvalidRequest(f"plan {rank} is the plan to write; add --write DIR, or --plans {rank} to see as many")
     from ..advice import recommend_settings
     from ..report.recommendation import recommendation_report
 
@@ -72,7 +72,7 @@ def command(
     )
     emit(recommendation_report(found), as_json=as_json, target=target)
     if folder is not None and found.plans:
-        _write(found, rank, folder)
+        _write(found, rank or 1, folder)
     return 0 if found.plans else DoesNotFit.exit_code
 
 

@@ -34,7 +34,7 @@ def values(order: Order) -> dict[str, Any]:
         "version": __version__,
         "model": one_line(settings.model),
         "gpu": one_line(order.gpu),
-        "start": "bash launch.sh" if settings.gpus > 1 else "python train.py",
+        "start": "bash launch.sh" if settings.gpus > 1 or settings.alloc_conf else "python train.py",
         "fused": settings.attn == "sdpa",
         "weights": "pretrained" if order.whole is None else "pruned",
         "backend": _BACKENDS.get(settings.sdpa_kernel, ""),

@@ -37,6 +37,7 @@ def readme(order: Order, flags: Sequence[str], said: Mapping[str, Any]) -> str:
             "gpus_plural": "s" if settings.gpus > 1 else "",
             "bs": settings.bs,
             "accum": settings.accum,
+            "accum_plural": "s" if settings.accum > 1 else "",
             "effective_batch": plan.effective_batch,
             "allocated": format_bytes(plan.peak.allocated_bytes),
             "reserved": format_bytes(plan.peak.reserved_bytes),
