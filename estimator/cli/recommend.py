@@ -26,11 +26,15 @@ __all__ = ["command"]
 )
 @click.option("--allow", metavar="NAMES", help="change only these settings: bs,grad-checkpointing,optim,recipe ...")
 @click.option("--forbid", metavar="NAMES", help="leave these settings alone; recipe: all that change the update")
-@click.option("--plans", "num_plans", type=click.IntRange(1, 100), default=5, show_default=True, help="plans to show")
+@click.option(
+    "--plans", "num_plans", type=click.IntRange(1, 100), default=5, metavar="N", show_default=True, help="plans to show"
+)
 @click.option("--ladder/--no-ladder", default=True, help="what each measure saves and costs for this model")
 @click.option("--lighter/--no-lighter", default=None, help="lighter models that fit; if left out, where no plan does")
 @click.option("--write", metavar="DIR", help="write a plan as files that are ready to run into DIR")
-@click.option("--plan", "rank", type=click.IntRange(1), help="the plan that --write writes  [default: 1]")
+@click.option(
+    "--plan", "rank", type=click.IntRange(1), metavar="N", help="the plan that --write writes; else the first"
+)
 @json_option
 @out_options
 def command(
