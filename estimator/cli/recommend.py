@@ -59,9 +59,7 @@ def command(
     """
     target = target_of(out, force)
     settings = settings_of(model, given)
-    folder = _folder(write, force)
-    if rank is not None and folder is None:
-        raise InvalidRequest(f"plan {rank} is the plan to write; add --write DIR, or --plans {rank} to see as many")
+    folder = _folder(write, rank, force)
     from ..advice import recommend_settings
     from ..report.recommendation import recommendation_report
 
@@ -80,7 +78,9 @@ def command(
     return 0 if found.plans else DoesNotFit.exit_code
 
 
-def _folder(write: str | None, force: bool) -> Folder | None:
+def _folder(write: str | None, rank: int | None, force: bool) -> Folder | None:
+    if write is None and rank is not None:
+        raise InvalidRequest(f"plan {rank} is the plan to write; add --write DIR, or --plans {rank} to see as many")
     if write is None:
         return None
     from pathlib import Path
