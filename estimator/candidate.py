@@ -20,7 +20,6 @@ __all__ = ["Candidate"]
 
 #: What the allocator's layout takes beside what is requested is likely to be about this part of the memory.
 _LAYOUT = 80
-_OF_IMAGES = frozenset({"activations", "inputs"})
 
 
 class Candidate:
@@ -79,10 +78,10 @@ class Candidate:
 
     @cached_property
     def activation_bytes(self) -> int:
-        """The most that batches and activations take at once: no stage of ZeRO and no offload changes it."""
+        """The most that activations take at once: no stage of ZeRO and no offload changes it."""
         step = vars(self).get("_begun")
         ledger = step.run.ledger() if step else self._played.ledger
-        kept = [size if kind in _OF_IMAGES else 0 for size, kind in zip(ledger.bytes, ledger.kinds)]
+        kept = [size if kind == "activations" else 0 for size, kind in zip(ledger.bytes, ledger.kinds)]
         peaks = allocated_peaks(ledger._replace(bytes=tuple(kept)), -1)
         return max(peaks["forward"], peaks["backward"])
 

@@ -140,17 +140,20 @@ def test_across_real_gpus(model: str, gpu: str) -> None:
 
 
 def smallest(request: TrainSettings, per_gpu: int) -> Iterator[vitmem.Estimate]:
-    """Every engine with every offload, one image at a time, all blocks checkpointed, with either allocator."""
-    kept = dataclasses.replace(request, bs=1, accum=per_gpu, grad_checkpointing=True, checkpoint_layers=None)
-    for parallel, offload, conf in itertools.product(
+    """Every engine with every offload, one image at a time or all at once, all blocks checkpointed, with either
+    allocator."""
+    kept = dataclasses.replace(request, grad_checkpointing=True, checkpoint_layers=None)
+    for parallel, offload, conf, bs in itertools.product(
         [name for name in STRATEGIES if name != "none" or request.gpus == 1],
         ["none", "optimizer", "all"],
         [None, "expandable_segments:True"],
+        [1, per_gpu],
     ):
         buckets = {"reduce_bucket_size": "auto"} if parallel.startswith("zero") else {}
         if parallel == "zero3":
             buckets |= dict.fromkeys(("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold"), "auto")
         changes = {"parallel": parallel, "offload": offload, "alloc_conf": conf, "zero_options": tuple(buckets.items())}
+        changes |= {"bs": bs, "accum": per_gpu // bs}
         try:
             yield vitmem.estimate(**dataclasses.replace(kept, **changes).to_dict())
         except (InvalidRequest, NotModelled):

@@ -44,8 +44,11 @@ class Sloped(Grid):
     def at(self, place: int, layers: int, alloc_conf: str | None = None) -> Any:
         return place, layers
 
-    def largest(self, layers: int, alloc_conf: str | None = None, *, first: int = 0) -> int | None:
-        return max((place for place in range(first, 4) if self.fits(place, layers)), default=None)
+    def fitting(self, layers: int, alloc_conf: str | None = None, *, first: int = 0) -> list[int]:
+        return [place for place in range(first, 4) if self.fits(place, layers)]
+
+    def fits_whole(self, layers: int, alloc_conf: str | None, *, like: int) -> bool:
+        return self.fits(self.last, layers)
 
     def fewest(self, place: int, alloc_conf: str | None, known: int) -> int:
         return min(layers for layers in range(7) if self.fits(place, layers))
@@ -55,3 +58,16 @@ def test_only_what_is_beyond_the_best_is_offered() -> None:
     best = TrainSettings.of("test_vit", bs=4, grad_checkpointing=True, checkpoint_layers=3)  # place 2
     for room, offers in {16: [], 17: [], 18: [(2, 2)], 20: [(2, 0)], 27: [(3, 3)], 30: [(3, 0)]}.items():
         assert beyond(Sloped(room), best, ()).offers == offers
+
+
+class Apart(Sloped):
+    """The whole batch at once takes no more than the smallest."""
+
+    def fits(self, place: int, layers: int, alloc_conf: str | None = None) -> bool:
+        return super().fits(0 if place == self.last else place, layers)
+
+
+def test_the_whole_batch_at_once_is_beyond_what_no_larger_batch_is() -> None:
+    best = TrainSettings.of("test_vit", bs=2, grad_checkpointing=True, checkpoint_layers=3)  # place 1
+    assert beyond(Apart(8), best, ()).offers == [(3, 0)]
+    assert beyond(Sloped(7), best, ()).offers == []

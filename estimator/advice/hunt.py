@@ -14,7 +14,8 @@ from ..parallel import casts_model
 from ..pipeline import resolved
 from ..settings import TrainSettings
 from .axes import Axis, Known
-from .search import Family, Found, Grid, batches, beyond, fastest, search
+from .batches import batches
+from .search import Family, Found, Grid, beyond, fastest, search
 from .trials import Trial, Trials
 
 __all__ = ["Hunt", "Offer"]
@@ -39,6 +40,7 @@ class Hunt:
         self.confs = [value["alloc_conf"] for axis in self._named("alloc_conf") for value in self._values(axis, asked)]
         self.offers: list[Offer] = []
         self.considered = self.fitting = 0
+        self._counted: set[TrainSettings] = set()
 
     def levels(self, settings: TrainSettings) -> int:
         """In how many steps blocks can be checkpointed: one where the library takes all or nothing, none without.
@@ -95,11 +97,12 @@ class Hunt:
                 if new.seconds <= old.seconds and new.requested_bytes <= old.requested_bytes:
                     family = Family(new.settings, (*family.changed, axis))
                 else:
-                    self.considered += self._size(self._grid(Family(new.settings, (*family.changed, axis))))
+                    other = Family(new.settings, (*family.changed, axis))
+                    self._count(other, self._grid(other))
         return family
 
     def nearest(self) -> Family:
-        """Of every engine with every offload the one that misses the least: one image at a time, all blocks
+        """Of every engine with every offload the one that misses the least: the smallest batch, all blocks
         checkpointed, from the request as it is and with what is better."""
         better = self.improved_start
         starts = [better, Family(self.asked, ())] if better.changed else [better]
@@ -125,7 +128,7 @@ class Hunt:
     def smallest(self, family: Family) -> TrainSettings:
         """A family's candidate that misses the least."""
         grid = self._grid(family)
-        settings = grid.settings_at(0, grid.most)
+        settings = grid.settings_at(grid.smallest, grid.most)
         tries = [settings, *(dataclasses.replace(settings, alloc_conf=conf) for conf in self.confs)]
         return min(tries, key=lambda tried: self.trials(tried).missing_bytes)
 
@@ -133,7 +136,7 @@ class Hunt:
         """What a family's smallest candidate misses at least, however it is laid out; infinite where it is refused."""
         try:
             grid = self._grid(family)
-            return -grid.at(0, grid.most).slack_bytes
+            return -grid.at(grid.smallest, grid.most).slack_bytes
         except (InvalidRequest, NotModelled):
             return float("inf")
 
@@ -185,13 +188,15 @@ class Hunt:
             found = look(grid)
         except (InvalidRequest, NotModelled):
             return
-        self.considered += self._size(grid)
+        self._count(family, grid)
         self.fitting += found.fitting
         self.offers += [(family, offer) for offer in found.offers if offer.seconds < bar()]
 
-    def _size(self, grid: Grid) -> int:
-        """How many candidates there are, with the allocator's options."""
-        return len(grid) * (1 + len(self.confs))
+    def _count(self, family: Family, grid: Grid) -> None:
+        """Its candidates, with the allocator's options, are considered; once, however often they are asked about."""
+        if family.settings not in self._counted:
+            self._counted.add(family.settings)
+            self.considered += len(grid) * (1 + len(self.confs))
 
     def _grid(self, family: Family) -> Grid:
         """Raises for settings that are refused."""

@@ -16,9 +16,10 @@ from ..parallel import STRATEGIES, casts_model, strategy_of
 from ..pipeline import resolved
 from ..settings import TrainSettings
 from .axes import Known, axis_named
+from .batches import batches, with_batch
 from .plan import Rung
 from .relatives import is_windowed, smaller_than, windowed_like
-from .search import Family, Grid, batches, with_batch
+from .search import Family, Grid
 from .trials import Trial, Trials
 
 __all__ = ["ladder"]
@@ -104,11 +105,10 @@ class _Ladder:
     def _smaller_batch(self) -> Rung:
         sizes = batches(self.below, self.per_gpu)
         grid = Grid(self.trials, Family(self.below, ()), sizes, self.per_gpu, 0)
-        place, remark = grid.largest(0), "the largest that fits"
-        if place is None:
-            ends = (0, len(sizes) - 1)  # accumulated gradients may take more than a large batch
-            place = min(ends, key=lambda end: grid.at(end, 0).requested_bytes)
-            remark = "the one that takes the least; it does not fit"
+        if places := grid.fitting(0):
+            place, remark = places[-1], "the largest that fits"
+        else:
+            place, remark = grid.smallest, "the one that takes the least; it does not fit"
         settings = with_batch(self.below, sizes[place], self.per_gpu)
         split = f"{settings.bs} x {settings.accum}"
         return self._rung("smaller micro-batch", split, remark, bs=settings.bs, accum=settings.accum)

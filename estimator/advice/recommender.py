@@ -17,12 +17,12 @@ from ..pipeline import estimate_settings, resolved
 from ..settings import CHOICES, TrainSettings
 from ..units import format_bytes
 from .axes import Axis, allowed_axes
+from .batches import batches, checked_accum, checked_share, with_batch
 from .changes import changes_of
 from .hunt import Hunt, Offer
 from .ladder import ladder
 from .lighter import lighter_models
 from .plan import Nearest, Plan, Recommendation
-from .search import batches, checked_accum, checked_share, with_batch
 from .trials import Trials
 
 __all__ = ["recommend_settings"]
@@ -158,7 +158,7 @@ class _Search:
         )
 
     def _nearest(self) -> Nearest:
-        """Of the smallest candidates (one image at a time, everything checkpointed) the one that misses the least."""
+        """Of the smallest candidates (everything checkpointed) the one that misses the least."""
         least = self.hunt.smallest(self.hunt.least())
         if any(axis.name == "eval_bs" for axis in self.axes):
             tries = (least, dataclasses.replace(least, eval_bs=1))

@@ -2,40 +2,27 @@
 checkpointed blocks.
 
 Within a family memory grows with the micro-batch and shrinks with every checkpointed block, so that a few plays at the
-boundary decide the whole grid. Of the candidates that fit a family offers those that take no more than they need: for
-each micro-batch the fewest checkpointed blocks, and the allocator's own segments where they do.
+boundary decide the whole grid; the whole batch at once stands apart, as no gradients lie beside it. Of the candidates
+that fit a family offers those that take no more than they need: for each micro-batch the fewest checkpointed blocks,
+and the allocator's own segments where they do.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
-from ..errors import InvalidRequest
 from ..searching import last_that
 from ..settings import TrainSettings
 from .axes import Axis
+from .batches import with_batch
 from .trials import Trial, Trials
 
-#: Larger micro-batches and more micro-steps are not tried.
-_MAX_BS, _MAX_ACCUM = 1 << 20, 1024
-
-__all__ = [
-    "Family",
-    "Found",
-    "Grid",
-    "batches",
-    "beyond",
-    "checked_accum",
-    "checked_share",
-    "fastest",
-    "search",
-    "with_batch",
-]
+__all__ = ["Family", "Found", "Grid", "beyond", "fastest", "search"]
 
 
 class Found(NamedTuple):
@@ -55,28 +42,6 @@ class Family(NamedTuple):
     def keeps_recipe(self) -> bool:
         """Whether the update stays what it was."""
         return all(axis.keeps_recipe for axis in self.changed)
-
-
-_NO_BATCHES = (
-    f"{{:,}} images per GPU and update are no whole number of {{}}micro-batches of up to {_MAX_BS:,} images in up to "
-    f"{_MAX_ACCUM:,} micro-steps; choose another --effective-batch"
-)
-
-
-def batches(settings: TrainSettings, per_gpu: int) -> list[int]:
-    """The micro-batches that make up ``per_gpu`` images in whole micro-steps, the smallest first: up to a million
-    images, in up to a thousand micro-steps. Raises InvalidRequest where there are none."""
-    step = 2 if settings.mixup and settings.loop == "timm" else 1  # timm mixes the halves of a batch
-    first = -(-per_gpu // (_MAX_ACCUM * step)) * step
-    sizes = [bs for bs in range(max(first, step), min(per_gpu, _MAX_BS) + 1, step) if per_gpu % bs == 0]
-    if not sizes:
-        raise InvalidRequest(_NO_BATCHES.format(per_gpu, "even " if step == 2 else ""))
-    return sizes
-
-
-def with_batch(settings: TrainSettings, bs: int, per_gpu: int) -> TrainSettings:
-    """``settings`` with the accumulation that keeps the effective batch."""
-    return dataclasses.replace(settings, bs=bs, accum=per_gpu // bs)
 
 
 class Grid:
@@ -116,15 +81,37 @@ class Grid:
         """Whether what is allocated would, however it is laid out."""
         return self.trials.may_fit(self.settings_at(place, layers, alloc_conf))
 
-    def largest(self, layers: int, alloc_conf: str | None = None, *, first: int = 0) -> int | None:
-        """The place of the largest micro-batch from ``first`` on that fits with ``layers`` checkpointed blocks."""
-        return last_that(
+    def fitting(self, layers: int, alloc_conf: str | None = None, *, first: int = 0) -> list[int]:
+        """The places from ``first`` on whose batches fit with ``layers`` checkpointed blocks: up to some size, and
+        perhaps the whole batch in one micro-step, beside which no gradients wait."""
+        largest = last_that(
             lambda place: self.fits(place, layers, alloc_conf),
             self.expected(layers),
             first,
             self.last,
             lambda place: self._reach(place, layers, self.at(place, layers, alloc_conf).spare_bytes) - place,
         )
+        places = [*range(first, first if largest is None else largest + 1)]
+        if largest != self.last and self.fits_whole(layers, alloc_conf, like=self._corners[1]):
+            places.append(self.last)
+        return places
+
+    def fits_whole(self, layers: int, alloc_conf: str | None, *, like: int) -> bool:
+        """Whether the whole batch fits in one micro-step; not played where as many activations for each image as in
+        another batch, ``like``, are too much already."""
+        settings = self.settings_at(like, layers)
+        if like != self.last and not self.trials.may_fit(settings):
+            if self.trials.are_too_much(settings):
+                return False
+            other = self.trials(settings)
+            if other.activation_bytes * self.sizes[self.last] > other.room_bytes * self.sizes[like]:
+                return False
+        return self.fits(self.last, layers, alloc_conf)
+
+    @property
+    def smallest(self) -> int:
+        """The place whose batch takes the least: one image at a time, or all in one micro-step."""
+        return min((0, self.last), key=lambda place: self.at(place, self.most).requested_bytes)
 
     def expected(self, layers: int) -> int:
         """The place of the largest micro-batch that should fit; -1 if none."""
@@ -189,17 +176,15 @@ class Grid:
 def search(grid: Grid, alloc_confs: Sequence[str], *, doubtful: bool = False) -> Found:
     """What a grid offers; ``alloc_confs`` may be tried where the allocator's own segments are not enough.
 
-    ``doubtful``: perhaps nothing, so that the candidate that takes the least comes first.
+    ``doubtful``: perhaps nothing, so that the candidates that take the least come first.
     """
     trials, rows = grid.trials, grid.most + 1
-    if (doubtful or grid.expected(0) < 0) and not grid.may_fit(0, grid.most):
+    if (doubtful or grid.expected(0) < 0) and not any(grid.may_fit(place, grid.most) for place in (0, grid.last)):
         return Found([], 0)
-    plain = grid.largest(0)
-    layers = dict.fromkeys(range((-1 if plain is None else plain) + 1), 0)
-    if grid.most and len(layers) < len(grid.sizes):
-        largest = grid.largest(grid.most, first=len(layers))
-        for place in range(len(layers), (-1 if largest is None else largest) + 1):
-            layers[place] = grid.fewest(place, None, grid.most)
+    layers = dict.fromkeys(grid.fitting(0), 0)
+    if grid.most and (rest := _missing(grid, layers)):
+        more = grid.fitting(grid.most, first=rest[0])
+        layers |= {place: grid.fewest(place, None, grid.most) for place in more if place in rest}
     offers = [trials(grid.settings_at(place, count)) for place, count in _needed(layers)]
     fitting = sum(rows - count for count in layers.values())
     for alloc_conf in alloc_confs:
@@ -214,32 +199,38 @@ def search(grid: Grid, alloc_confs: Sequence[str], *, doubtful: bool = False) ->
 
 def fastest(grid: Grid) -> Found:
     """The largest batch without checkpointing, or the smallest with as few checkpointed blocks as it takes."""
-    place, count = grid.largest(0), 0
-    if place is None:
-        if not grid.most or not grid.fits(0, grid.most):
+    if places := grid.fitting(0):
+        place, count = places[-1], 0
+    else:
+        place = grid.smallest
+        if not grid.most or not grid.fits(place, grid.most):
             return Found([], 0)
-        place, count = 0, grid.fewest(0, None, grid.most)
+        count = grid.fewest(place, None, grid.most)
     return Found([grid.at(place, count)], (place + 1) * (grid.most - count + 1))
 
 
 def beyond(grid: Grid, best: TrainSettings, alloc_confs: Sequence[str]) -> Found:
     """What a grid offers that is faster than ``best`` of another family: a larger batch, or fewer checkpointed blocks.
 
-    Where neither the next larger batch nor one block less fits, nothing beyond does; what is not beyond would change
-    more than ``best`` for nothing.
+    Where neither a larger batch nor one block less fits, nothing beyond does; what is not beyond would change more than
+    ``best`` for nothing.
     """
     place, layers = grid.place_of(best)
     conf = best.alloc_conf
     if place < grid.last and grid.fits(place + 1, layers, conf):
-        found = grid.largest(layers, conf, first=place + 1)
-        assert found is not None
-        place = found
+        place = grid.fitting(layers, conf, first=place + 1)[-1]
+    elif place + 1 < grid.last and grid.fits_whole(layers, conf, like=place + 1):
+        place = grid.last
     elif not layers or not grid.fits(place, layers - 1, conf):
         return Found([], 0)
     count = grid.fewest(place, conf, layers) if layers else 0
     if conf is not None and conf in alloc_confs and grid.fits(place, count):
         conf, count = None, grid.fewest(place, None, count) if count else 0
     return Found([grid.at(place, count, conf)], (place + 1) * (grid.most - count + 1))
+
+
+def _missing(grid: Grid, layers: Mapping[int, int]) -> list[int]:
+    return [place for place in range(len(grid.sizes)) if place not in layers]
 
 
 def _needed(layers: dict[int, int]) -> Iterator[tuple[int, int]]:
@@ -254,34 +245,6 @@ def _with_conf(grid: Grid, layers: dict[int, int], alloc_conf: str) -> Iterator[
     for place, count in layers.items():
         if count and grid.may_fit(place, count - 1) and grid.fits(place, count - 1, alloc_conf):
             yield place, grid.fewest(place, alloc_conf, count - 1)
-    place = len(layers)
-    if place < len(grid.sizes) and grid.may_fit(place, grid.most) and grid.fits(place, grid.most, alloc_conf):
-        yield place, grid.most if not grid.most else grid.fewest(place, alloc_conf, grid.most)
-
-
-def checked_share(effective_batch: int, gpus: int) -> int:
-    """The images of one GPU per step; raises InvalidRequest where the GPUs do not share the batch evenly."""
-    if isinstance(effective_batch, bool) or not isinstance(effective_batch, int) or effective_batch < 1:
-        raise InvalidRequest(f"effective batch {effective_batch!r} is not valid; it must be a whole number, at least 1")
-    if rest := effective_batch % gpus:
-        below, above = effective_batch - rest, effective_batch - rest + gpus
-        raise InvalidRequest(_not_met(f"cannot be shared by {gpus} GPUs", effective_batch, below, above))
-    return effective_batch // gpus
-
-
-def checked_accum(effective_batch: int, gpus: int, bs: int) -> int:
-    """The micro-steps of ``bs`` images, where that stays; raises InvalidRequest where they do not add up."""
-    step = bs * gpus
-    if rest := effective_batch % step:
-        below, above = effective_batch - rest, effective_batch - rest + step
-        why = f"is no multiple of {step} ({bs} images x {gpus})"
-        raise InvalidRequest(_not_met(why, effective_batch, below, above))
-    return effective_batch // step
-
-
-def _not_met(why: str, effective_batch: int, below: int, above: int) -> str:
-    near = " or ".join(str(batch) for batch in (below, above) if batch)
-    return (
-        f"effective batch {effective_batch} {why}; use {near}, and scale the learning rate by the same factor (SGD) or "
-        "by its root (Adam)"
-    )
+    for place in _missing(grid, layers)[:1]:
+        if grid.may_fit(place, grid.most) and grid.fits(place, grid.most, alloc_conf):
+            yield place, grid.most if not grid.most else grid.fewest(place, alloc_conf, grid.most)

@@ -107,7 +107,7 @@ class Trial:
 
     @property
     def activation_bytes(self) -> int:
-        """What batches and activations take of that at least."""
+        """What activations take of that at least."""
         return int(self._ask("activation_bytes"))
 
     @property
@@ -138,13 +138,17 @@ class Trials:
     def may_fit(self, settings: TrainSettings) -> bool:
         """Whether what a candidate requests fits, however it is laid out. It is not played where the same activations
         have been too much already."""
-        alike = _with_equal_activations(settings)
-        if alike in self._too_much:
+        if self.are_too_much(settings):
             return False
         trial = self(settings)
+        alike = _with_equal_activations(settings)
         if alike is not None and not trial.may_fit and trial.activation_bytes > trial.room_bytes:
             self._too_much.add(alike)
         return trial.may_fit
+
+    def are_too_much(self, settings: TrainSettings) -> bool:
+        """Whether a candidate's activations alone are known not to fit."""
+        return _with_equal_activations(settings) in self._too_much
 
     def _try(self, settings: TrainSettings) -> Trial | VitmemError:
         try:
