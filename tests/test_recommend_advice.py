@@ -198,3 +198,17 @@ def test_zero_3_is_tried_for_models_beyond_deepspeeds_own_limits() -> None:
 def options_of(model: str) -> Any:
     plan, settings = resolved(TrainSettings.of(model, gpus=2, parallel="zero3"))
     return bucket_options("zero3", settings, plan, 1)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "says"), [("a10g", "fp16", True), ("a10g", "bf16", False), ("t4", "fp16", False)]
+)
+def test_fp16_is_remarked_where_the_gpu_has_bf16(gpu: str, precision: Any, says: bool) -> None:
+    notes = recommended(64, gpu=gpu, precision=precision).notes
+    assert any("--precision bf16 does neither" in note for note in notes) is says
+
+
+def test_bf16_takes_what_fp16_takes() -> None:
+    """What the remark says: but for the scaler's scalars."""
+    peaks = [vitmem.estimate(TINY, bs=64, precision=p).peak.allocated_bytes or 0 for p in ("fp16", "bf16")]
+    assert abs(peaks[0] - peaks[1]) < 10_000

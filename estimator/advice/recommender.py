@@ -175,6 +175,8 @@ class _Search:
         yield ASSUMPTION + f"; rates of {self.trials.gpu.full_name}"
         if self.asked.gpus > 1:
             yield LINK_ASSUMPTION
+        if self.asked.precision == "fp16" and self.trials.gpu.capability >= (8, 0):
+            yield "fp16 ends at 65,504 and scales the loss; --precision bf16 does neither, in the same memory and time"
         if self.may_split and len(batches(self.asked, self.per_gpu)) < _FEW_DIVISORS < self.per_gpu:
             near = " or ".join(str((self.per_gpu + more) * self.asked.gpus) for more in (-1, 1))
             yield (
