@@ -5,6 +5,7 @@ Communication libraries' own buffers are no tensors of the program, and are not 
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = ["Storages", "loading"]
 
+#: What was sent may live a moment longer in gloo's threads than in the program: waited for before a new peak counts.
+LATE_S = 0.005
+
 
 class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The bytes that live now, and the most that lived since :meth:`start`, in each phase."""
@@ -30,6 +34,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.phase = "setup"
         self.peaks: dict[str, int] = {}
         self.follows = True
+        self._sent = False
 
     def adopt(self, tensors: Iterable[Tensor]) -> None:
         """Counts what was made before."""
@@ -74,6 +79,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # it comes again, for what the rank has of it
         result = func(*args, **(kwargs or {}))
+        self._sent = self._sent or func.namespace == "c10d"
         if not self.follows or func is torch.ops.aten.split.Tensor:  # of a buffer that gloo made for its reduce_scatter
             return result
         for leaf in pytree.tree_leaves(result):
@@ -100,6 +106,9 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _grow(self, num_bytes: int) -> None:
         self.total += num_bytes
+        if self._sent and self.total > self.peaks.get(self.phase, 0):
+            self._sent = False
+            time.sleep(LATE_S)
         self.peaks[self.phase] = max(self.peaks.get(self.phase, 0), self.total)
 
 
