@@ -55,7 +55,10 @@ class Shared:
 
 
 class Sharded:
-    """A parameter, its rows on the first rank (no other has more), and the memory of the whole of it, padded."""
+    """A parameter, its rows on the first rank (no other has more), and the memory of the whole of it, padded.
+
+    All of that counts as parameters, as torch counts it (distributed/_tools/fsdp2_mem_tracker.py, ``UNSHARDED_PARAM``).
+    """
 
     def __init__(self, parameter: Tensor, shared: Shared) -> None:
         assert parameter.accumulator is not None
