@@ -137,6 +137,18 @@ def test_a_bucket_larger_than_the_model_is_named_with_what_to_write_instead():
     assert not [text for text in estimate(deepspeed=FILE, gpus=2).warnings if "reduce_bucket_size" in text]
 
 
+@pytest.mark.parametrize("parallel", ["zero1", "zero2", "zero3"])
+def test_advice_leaves_out_an_engine_that_does_not_train_the_model(parallel):
+    """Checkpointed SigLIP: a part of its head gets no gradient, and DDP ends with an error; ZeRO does not."""
+    asked = {"model": "google/siglip-base-patch16-224", "depth": 1, "bs": 1, "grad_checkpointing": True, "gpus": 2}
+    with pytest.raises(InvalidRequest, match="DDP ends the second step"):
+        vitmem.estimate(**asked, parallel="ddp")
+    warning = next(
+        line for line in vitmem.estimate(**asked, parallel=parallel).warnings if "reduce_bucket_size" in line
+    )
+    assert "--parallel ddp" not in warning
+
+
 def test_what_the_advice_on_buckets_says_is_true():
     """What it names is estimated again, and has the figure of that estimate's headline."""
     small = {"depth": 2, "res": 64, "gpus": 2}

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ..errors import InvalidRequest
+from ..errors import InvalidRequest, NotModelled
 from ..units import format_bytes
 from .fsdp_advice import fsdp_advice
 from .rivals import following, peak_of
@@ -14,6 +14,7 @@ from .zero_config import ZeroConfig, hidden_size
 
 if TYPE_CHECKING:
     from ..allocator import AllocatorConfig
+    from ..settings import TrainSettings
     from ..step import Step
 
 __all__ = ["advice"]
@@ -48,7 +49,8 @@ def _on_buckets(step: Step, config: ZeroConfig, needed: int, allocator: Allocato
         for name, changes in rivals.items()
         if settings.offload == "none"
         and name != settings.parallel
-        and (peak := peak_of(step, dataclasses.replace(settings, **changes), allocator)) < needed  # type: ignore[arg-type]
+        and (peak := _of_rival(step, dataclasses.replace(settings, **changes), allocator)) is not None  # type: ignore[arg-type]
+        and peak < needed
     ]
     buckets = format_bytes(count * config.reduce_bucket_size * step.dtype.size)
     yield (
@@ -56,6 +58,14 @@ def _on_buckets(step: Step, config: ZeroConfig, needed: int, allocator: Allocato
         f"its {numel:,} parameters: the step needs {format_bytes(needed)}{''.join(f', {text}' for text in less)}; "
         f'with "reduce_bucket_size": {smaller} in the DeepSpeed file it needs {format_bytes(fixed)}'
     )
+
+
+def _of_rival(step: Step, settings: TrainSettings, allocator: AllocatorConfig) -> int | None:
+    """The peak of another engine in bytes; None where it does not train this model."""
+    try:
+        return peak_of(step, settings, allocator)
+    except (InvalidRequest, NotModelled):
+        return None
 
 
 def _smaller(step: Step) -> int:
