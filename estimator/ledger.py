@@ -76,8 +76,9 @@ def followed_by(
     stop, events = len(ledger.events), source.events[first:]
     oldest = next(event for event in events if event >= 0)
     later = len(ledger.bytes) - oldest
-    freed = {~event for event in events if ~oldest < event < 0}
-    heirs = _heirs(freed, source, before or living(source, first), ledger, end or living(ledger, stop))
+    before = before or living(source, first)
+    freed = set(before.numbers).difference(living(source, len(source.events), before).numbers)
+    heirs = _heirs(freed, source, before, ledger, end or living(ledger, stop))
     gone: list[int] = []
     if len(heirs) < len(freed):
         gone = [place for place, event in enumerate(events) if ~oldest < event < 0 and ~event not in heirs]
@@ -102,14 +103,17 @@ def followed_by(
 
 def _heirs(freed: set[int], source: Ledger, before: Alive, ledger: Ledger, end: Alive) -> dict[int, int]:
     """For what is ``freed`` of what is alive in ``source``: what has its rank at the end of ``ledger``, if any."""
-    sizes = {source.bytes[i] for i in freed}
-    now, then = _by_likeness(source, sizes, before), _by_likeness(ledger, sizes, end)
+    likes = {source.bytes[i] for i in freed}, {source.kinds[i] for i in freed}
+    now, then = _by_likeness(source, *likes, before), _by_likeness(ledger, *likes, end)
     return {i: heir for like, ones in now.items() for i, heir in zip(ones, then.get(like, ())) if i in freed}
 
 
-def _by_likeness(ledger: Ledger, sizes: set[int], alive: Alive) -> dict[tuple[int, str, str], list[int]]:
-    """Those of these sizes that are alive, by (bytes, kind, layer), the youngest first."""
+def _by_likeness(
+    ledger: Ledger, sizes: set[int], kinds: set[str], alive: Alive
+) -> dict[tuple[int, str, str], list[int]]:
+    """Those of these sizes and kinds that are alive, by (bytes, kind, layer), the youngest first."""
     found: dict[tuple[int, str, str], list[int]] = {}
-    for i in sorted([i for i in alive.numbers if ledger.bytes[i] in sizes], reverse=True):
+    of_both = [i for i in alive.numbers if ledger.kinds[i] in kinds and ledger.bytes[i] in sizes]
+    for i in sorted(of_both, reverse=True):
         found.setdefault((ledger.bytes[i], ledger.kinds[i], ledger.layers[i]), []).append(i)
     return found

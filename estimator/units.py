@@ -25,6 +25,8 @@ class DType(enum.Enum):
     uint8 = ("uint8", 1)
     bool = ("bool", 1)
 
+    __hash__ = object.__hash__  # each exists once, and types are looked up often
+
     def __init__(self, label: str, size: int) -> None:
         self.label = label
         self.size = size

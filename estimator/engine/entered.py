@@ -27,11 +27,11 @@ class Entered:
 
     def __init__(self, block: Module, kind: Kind, parts: Parts, state: int, repeats: Repeats) -> None:
         self.block, self.kind, self.parts, self.state = block, kind, parts, state
-        self.repeats = repeats
+        self.repeats, self.run = repeats, block.run
 
     def call(self, args: tuple[Any, ...], known: Forward) -> Any:
         """The block's result, and the forward pass that makes it."""
-        run = self.block.run
+        run = self.run
         tensors = tensors_in(args)
         self.outside = [x.storage.id for x in tensors]
         self.where = known.stretch.enter(run, self.block.layer, self._act, self.outside)
@@ -62,7 +62,7 @@ class Entered:
             raise NotRepeatable
         storage, self.uses = grad.storage, dict(known.uses)
         outside = [*self.outside, storage.id]
-        where = known.stretch.enter(self.block.run, self.block.layer, self._act, outside, self.where)
+        where = known.stretch.enter(self.run, self.block.layer, self._act, outside, self.where)
         self._drop(known.stretch.dead_outside)
         self.repeats.num_open -= 1
         if known.grad is None:
@@ -75,11 +75,12 @@ class Entered:
     def _act(self, step: Taken | Called, where: Where) -> None:
         """What comes between two pieces: hooks do what they do here, as if the block had been played."""
         if isinstance(step, Taken):
-            leaf = self.parts.subjects[step.leaf]
+            number, face = step
+            leaf = self.parts.subjects[number]
             assert isinstance(leaf, AccumulateGrad)
-            leaf.take(self._shown(step.grad, where))
+            leaf.take(self._shown(face, where))
             return
-        run, subject = self.block.run, self.parts.subjects[step.subject]
+        run, subject = self.run, self.parts.subjects[step.subject]
         if subject is None:
             raise NotRepeatable
         outer = run.layer, run.kind
@@ -93,12 +94,13 @@ class Entered:
 
     def _shown(self, face: Face, where: Where) -> Tensor:
         """A tensor that leaves the backward pass; of several that show one storage each but the last leaves it held."""
+        place = face[0]
         if not self.uses:
-            return face.show(Storage.entered(self.block.run, where.numbers[face.place]))
-        storage = self.shared.pop(face.place, None) or Storage.entered(self.block.run, where.numbers[face.place])
-        uses = self.uses.get(face.place, 1)
+            return face.show(Storage.entered(self.run, where.numbers[place]))
+        storage = self.shared.pop(place, None) or Storage.entered(self.run, where.numbers[place])
+        uses = self.uses.get(place, 1)
         if uses > 1:
-            self.uses[face.place], self.shared[face.place] = uses - 1, storage
+            self.uses[place], self.shared[place] = uses - 1, storage
         return face.show(storage)
 
     def _drop(self, dead: set[int]) -> None:

@@ -40,8 +40,9 @@ class Face(NamedTuple):
 
     def show(self, storage: Storage) -> Tensor:
         """Such a tensor of another storage."""
-        x = Tensor(storage, self.shape, self.strides, self.dtype)
-        if self.is_view:
+        _, shape, strides, dtype, is_view = self
+        x = Tensor(storage, shape, strides, dtype)
+        if is_view:
             x.is_view = True
         return x
 

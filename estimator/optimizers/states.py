@@ -34,10 +34,8 @@ class States:
     def all(self, parameters: Sequence[Tensor]) -> None:
         """See to it that the states of all of these are there, made one after the other."""
         added, sizes, layers = self._added, list[int](), list[str]()
-        for parameter in parameters:
-            if id(parameter) in added:
-                continue
-            added[id(parameter)] = []
+        for key, parameter in {id(p): p for p in parameters if id(p) not in added}.items():
+            added[key] = []
             own = [prod(kept.shape) * kept.dtype.size for kept in self._missing(parameter)]
             sizes += own
             layers += [parameter.storage.layer] * len(own)
