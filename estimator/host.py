@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 
 from .errors import InvalidRequest
@@ -99,8 +100,13 @@ def pinned_bytes(sizes: Iterable[int], workers: int, prefetch: int) -> int:
     return sum(1 << (size - 1).bit_length() for size in sizes) * (max(workers * prefetch, 1) + 1)
 
 
-def safetensors_bytes(tensors: Sequence[Named]) -> int:
+def safetensors_bytes(tensors: Iterable[Named]) -> int:
     """A ``model.safetensors`` to the byte: length, JSON header padded to 8, data (safetensors 0.5, tensor.rs)."""
+    return _of_safetensors(tuple(tensors))
+
+
+@lru_cache(maxsize=32)
+def _of_safetensors(tensors: tuple[Named, ...]) -> int:
     start, entries = 0, ['"__metadata__":{"format":"pt"}']
     for name, shape, dtype in sorted(tensors, key=lambda tensor: (-tensor[2].size, tensor[0])):
         stop = start + prod(shape) * dtype.size
@@ -122,6 +128,11 @@ def torch_save_bytes(stem: str, storages: Iterable[int], pickle_bytes: int = 0) 
 
     Exact for a given pickle (about 75 bytes per tensor), which is left out by default.
     """
+    return _of_torch_save(stem, tuple(storages), pickle_bytes)
+
+
+@lru_cache(maxsize=32)
+def _of_torch_save(stem: str, storages: tuple[int, ...], pickle_bytes: int) -> int:
     data = ((f"data/{place}", size) for place, size in enumerate(storages))
     at = directory = 0
     for name, size in (("data.pkl", pickle_bytes), *_RECORDS, *data, *_LAST_RECORDS):
