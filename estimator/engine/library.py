@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Known", "Library", "clear"]
 
-#: So many kinds of blocks are kept, and passes that began in so many states of each.
-_MOST_KINDS, _MOST_STATES = 64, 64
+#: So many states are kept, of all kinds of blocks together, and each kind counts as one more: some 30 MB.
+_MOST_STATES = 256
 
 
 class Known:
@@ -53,7 +53,7 @@ class Library:
         self.was_used |= bool(known.forwards)
         self._handed_out.append(key)
         _kept.move_to_end(key)
-        if len(_kept) > _MOST_KINDS:
+        while len(_kept) > 1 and sum(1 + len(one.states) for one in _kept.values()) > _MOST_STATES:
             _kept.popitem(last=False)
         return known
 

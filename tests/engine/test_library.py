@@ -85,12 +85,14 @@ def test_what_does_not_fit_is_forgotten_and_the_play_made_anew() -> None:
 
 
 def test_a_library_is_bounded() -> None:
-    for context in range(100):
-        Library(context).known("block")
-    assert len(library._kept) == library._MOST_KINDS
-    crowded = Library(99).known("block")
-    crowded.states.update(zip(range(library._MOST_STATES + 1), range(100)))
-    assert not Library(99).known("block").states
+    last = library._MOST_STATES
+    for context in range(last + 1):
+        Library(context).known("block").states[0] = 0
+    Library("other").known("block")
+    assert len(library._kept) == last // 2
+    crowded = Library(last).known("block")
+    crowded.states.update(dict.fromkeys(range(last + 1), 0))
+    assert not Library(last).known("block").states
 
 
 def test_only_plain_values_mean_the_same_in_another_run(run: Any, parameter: Any) -> None:
