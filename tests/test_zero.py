@@ -75,6 +75,7 @@ def test_a_rank_that_keeps_less_and_later_is_no_candidate():
     [
         (2, "auto", {}),
         (1, 20_000, {"gpus": 4}),  # gradients larger than a bucket stay: 42,713,096 and 43,669,256 bytes were measured
+        (1, 20_000, {"gpus": 4, "offload": "optimizer"}),  # the last, with the host's: 54,743,740 and 55,186,068
         (1, 1_000_000, {"train": "lora", "lora_targets": ("all-linear",)}),  # 16,788,628 and 16,996,012 in the update
     ],
 )

@@ -119,37 +119,47 @@ def candidates(groups: Sequence[FlatGroup], places: Mapping[int, int]) -> list[i
     return found if largest in found else [*found, largest]
 
 
-def candidates_behind(groups: Sequence[FlatGroup], bucket: int, size: int) -> list[int]:
+def candidates_behind(groups: Sequence[FlatGroup], bucket: int, size: int, *, on_host: bool = False) -> list[int]:
     """The same where gradients of ``size`` bytes an element go to buckets of ``bucket`` elements behind the backward
     pass, in the parameters' order.
 
     At the moment of a rank's first gradient those that went to buckets before are gone, and its own are kept from then
     on: one rank needs most then, another for its whole gradients, or for them and its largest slice in fp64.
+    ``on_host``: each goes as soon as its slice was there in fp64.
     """
     loads: dict[int, int] = {}
-    begins: dict[int, int] = {}
-    waiting: list[int] = []
-    gone = filled = 0
-    for group in groups:
-        for index, p in enumerate(group.parameters):
-            if filled + p.numel > bucket:
-                for rank in waiting:
-                    begins.setdefault(rank, gone)
-                waiting, filled = [], 0
-            gone += p.numel if p.numel <= bucket else 0
-            filled += p.numel
-            for rank, _ in group.slices(index):
-                loads[rank] = loads.get(rank, 0) + p.numel
-                waiting.append(rank)
-    for rank in waiting:
-        begins.setdefault(rank, gone)
-    slices = _slices(groups)
+    needs: dict[int, int] = {}
+    slices: dict[int, int] = {}
+    for gone, reduced in _reductions(groups, bucket):
+        for rank, numel, owned in reduced:
+            load = loads.get(rank, 0)
+            need = DType.float64.size * owned - size * (gone + load) if on_host else -gone
+            needs[rank] = max(needs.get(rank, need), need)
+            slices[rank] = max(slices.get(rank, 0), owned)
+            loads[rank] = load + (0 if on_host and numel <= bucket else numel)
+    if on_host:
+        return [max(needs, key=lambda rank: (needs[rank], -rank))]
     most = (
-        max(loads, key=lambda rank: (loads[rank] - begins[rank], -rank)),
+        max(loads, key=lambda rank: (loads[rank] + needs[rank], -rank)),
         max(loads, key=lambda rank: (loads[rank], -rank)),
         max(loads, key=lambda rank: (size * loads[rank] + DType.float64.size * slices[rank], -rank)),
     )
     return list(dict.fromkeys(most))
+
+
+def _reductions(groups: Sequence[FlatGroup], bucket: int) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
+    """Elements that are in buckets by then, and (rank, elements of the parameter, elements of the rank's slice)."""
+    gone = filled = 0
+    waiting: list[tuple[int, int, int]] = []
+    for group in groups:
+        for index, p in enumerate(group.parameters):
+            if filled + p.numel > bucket:
+                yield gone, waiting
+                waiting, filled = [], 0
+            gone += p.numel if p.numel <= bucket else 0
+            filled += p.numel
+            waiting += [(rank, p.numel, owned) for rank, owned in group.slices(index)]
+    yield gone, waiting
 
 
 def _slices(groups: Sequence[FlatGroup]) -> dict[int, int]:

@@ -78,15 +78,16 @@ class ZeroOneTwo(DeepSpeed):
 
     def _most_loaded(self) -> int:
         """Without overlap stage 1 goes through the parameters in order, while all other gradients are there. Who may
-        be the most loaded is played; gradients on the host are no load."""
-        as_they_come = self.partitions_gradients or self.config.overlap_comm
-        if self.config.rank is not None or (self.config.offload_optimizer and not as_they_come):
-            return self.config.rank or 0
-        if as_they_come:
+        be the most loaded is played."""
+        config = self.config
+        if config.rank is not None:
+            return config.rank
+        if self.partitions_gradients or config.overlap_comm:
             ordered = self.ordered(list(self.step.trained.values()))
             ranks = candidates(self.groups, {id(p): place for place, p in enumerate(ordered)})
         else:
-            ranks = candidates_behind(self.groups, self.config.reduce_bucket_size, self.step.dtype.size)
+            bucket, size = config.reduce_bucket_size, self.step.dtype.size
+            ranks = candidates_behind(self.groups, bucket, size, on_host=config.offload_optimizer)
         return ranks[0] if len(ranks) == 1 else most_loaded(self.step, ranks)
 
     # a gradient is there
