@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
-from .autograd import AccumulateGrad, Node, edge_to
+from .autograd import Node, edge_to
 from .log import Face, NotRepeatable
 from .run import Storage
 from .state import grad_state, tensors_in
-from .stretch import Called, Forward, Taken, Where
+from .stretch import Forward, Piece
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class Entered:
     def __init__(self, block: Module, kind: Kind, parts: Parts, state: int, repeats: Repeats) -> None:
         self.block, self.kind, self.parts, self.state = block, kind, parts, state
         self.repeats, self.run = repeats, block.run
+        self.uses: dict[int, int] = {}  # how many tensors of the pass are still to be shown, where several are of one
+        self.shared: dict[int, Storage] = {}  # storage, by its place, and the storages
 
     def call(self, args: tuple[Any, ...], known: Forward) -> Any:
         """The block's result, and the forward pass that makes it."""
@@ -36,15 +39,13 @@ class Entered:
         self.outside = [x.storage.id for x in tensors]
         self.where = known.stretch.enter(run, self.block.layer, self._act, self.outside)
         run.took_attention(known.attention)
-        self.uses: dict[int, int] = {}
-        self.shared: dict[int, Storage] = {}
-        out = self._shown(known.out, self.where)
+        out = self._shown(known.out, self.where.numbers)
         trains = run.grad_enabled and args[0].requires_grad
         self.args = {i: tensors[i].storage for i in known.held} if trains else {}
         self.weights: list[Storage] = []
         for i, copy, is_held in known.weights:
             assert run.autocast is not None
-            weight = run.autocast.weights[id(self.parts.parameters[i])] = self._shown(copy, self.where)
+            weight = run.autocast.weights[id(self.parts.parameters[i])] = self._shown(copy, self.where.numbers)
             if is_held:
                 self.weights.append(weight.storage)
         if trains:
@@ -70,38 +71,46 @@ class Entered:
         if getrefcount(storage) != 3:  # the tensor's, ours, and the argument's
             raise NotRepeatable
         storage.forget()
-        return (self._shown(known.grad, where),)
+        return (self._shown(known.grad, where.numbers),)
 
-    def _act(self, step: Taken | Called, where: Where) -> None:
-        """What comes between two pieces: hooks do what they do here, as if the block had been played."""
-        if isinstance(step, Taken):
-            number, face = step
-            leaf = self.parts.subjects[number]
-            assert isinstance(leaf, AccumulateGrad)
-            leaf.take(self._shown(face, where))
-            return
-        run, subject = self.run, self.parts.subjects[step.subject]
+    def _act(self, piece: Piece, numbers: Sequence[int]) -> None:
+        """What comes behind a piece: leaves take gradients, and a hook does what it does as if the block had been
+        played."""
+        run, leaves, uses, entered = self.run, self.parts.leaves, self.uses, Storage.entered
+        for i, grad in piece.taken:
+            place, shape, strides, dtype, _ = grad
+            storage = self._storage(place, numbers) if place in uses else entered(run, numbers[place])
+            leaves[i].take(Tensor(storage, shape, strides, dtype))
+            del storage  # the hook may let go of it
+        if piece.called is not None:
+            self._call(*piece.called)
+
+    def _call(
+        self, hook: Callable[..., None], number: int, args: tuple[Any, ...], layer: str | None, kind: str, holds: bool
+    ) -> None:
+        run, subject = self.run, self.parts.subjects[number]
         if subject is None:
             raise NotRepeatable
         outer = run.layer, run.kind
-        run.layer, run.kind = step.layer or self.block.layer, step.kind
-        grad = getattr(subject, "grad", None) if step.holds else None
+        run.layer, run.kind = layer or self.block.layer, kind
+        grad = getattr(subject, "grad", None) if holds else None
         held = None if grad is None else grad.storage
         del grad
-        step.hook(subject, *step.args)
+        hook(subject, *args)
         run.layer, run.kind = outer
         del held
 
-    def _shown(self, face: Face, where: Where) -> Tensor:
-        """A tensor that leaves the backward pass; of several that show one storage each but the last leaves it held."""
-        place = face[0]
-        if not self.uses:
-            return face.show(Storage.entered(self.run, where.numbers[place]))
-        storage = self.shared.pop(place, None) or Storage.entered(self.run, where.numbers[place])
+    def _shown(self, face: Face, numbers: Sequence[int]) -> Tensor:
+        """A tensor that leaves the pass."""
+        return face.show(self._storage(face.place, numbers))
+
+    def _storage(self, place: int, numbers: Sequence[int]) -> Storage:
+        """What was made at a place; it is held here until the last tensor that shows it is made."""
+        storage = self.shared.pop(place, None) or Storage.entered(self.run, numbers[place])
         uses = self.uses.get(place, 1)
         if uses > 1:
             self.uses[place], self.shared[place] = uses - 1, storage
-        return face.show(storage)
+        return storage
 
     def _drop(self, dead: set[int]) -> None:
         """Let go of what the graph held; whether that was the last hold has to be as it was for the other block."""

@@ -11,7 +11,7 @@ from .log import Entry, Face, NotRepeatable, Start
 from .recording import Recording
 from .run import Storage
 from .state import grad_state, tensors_in
-from .stretch import Backward, Forward, Taken
+from .stretch import Backward, Forward
 from .tensor import Tensor
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Played:
             raise NotRepeatable
         if stretch.dead_of_forward != known.left() or self.forward.starts != known.stretch.starts:
             raise NotRepeatable
-        leave = Counter(step.grad.place for piece in stretch.pieces for step in piece.then if isinstance(step, Taken))
+        leave = Counter(take.grad.place for piece in stretch.pieces for take in piece.taken)
         leave.update(living)
         return Backward(stretch, out, {place: uses for place, uses in leave.items() if uses > 1})
 

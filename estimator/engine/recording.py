@@ -59,13 +59,12 @@ class Recording:
             events = deaths.told(i, range(begin.event, end.event))
             first = end.event - len(events)  # what ends with the hook before is the first, and not told
             unknown = [(at - first, num_bytes) for at, num_bytes in run.unknown[begin.unknown : end.unknown]]
-            then: list[Taken | Called] = [
-                Taken(_number(subjects, take.leaf), self.placed(take.grad)) for take in self.takes[i]
-            ]
+            taken = [Taken(_number(subjects, take.leaf), self.placed(take.grad)) for take in self.takes[i]]
+            called = None
             if i < len(self.calls):
                 deaths.check(self.calls[i])
-                then.append(_called(self.calls[i], _number(subjects, self.calls[i].subject), row))
-            pieces.append(Piece(self.starts[i], allocations, events, unknown, then))
+                called = _called(self.calls[i], _number(subjects, self.calls[i].subject), row)
+            pieces.append(Piece(self.starts[i], allocations, events, unknown, taken, called))
         return Stretch(pieces, run.products[self.start.product :], deaths.own, deaths.of_forward, deaths.outside)
 
 

@@ -49,7 +49,7 @@ class Kind:
     def knows_backward(self, state: int, parameters: list[Tensor]) -> bool:
         """Whether a backward pass of this state is known that found the same gradients as there are now."""
         absent = missing(parameters)
-        return any(known == state and found == absent for known, (_, found, _) in self.backwards)
+        return any(known == state and found == absent for known, (_, found, *_) in self.backwards)
 
 
 class Repeats:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from functools import cached_property
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..units import DType
 from .module import Module
 from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .autograd import AccumulateGrad
 
 __all__ = ["Part", "Parts", "signature"]
 
@@ -32,6 +35,11 @@ class Parts:
         self.modules: list[Module] = []
         self.others: list[Part] = []
         self.is_plain = True  # whether the signature is made of plain values alone, which mean the same in another run
+
+    @cached_property
+    def leaves(self) -> dict[int, AccumulateGrad]:
+        """The leaves of the parameters, by number among the subjects."""
+        return {i: p.accumulator for i, p in enumerate(self.parameters) if p.accumulator is not None}
 
     @cached_property
     def subjects(self) -> list[object]:

@@ -22,8 +22,9 @@ def state_of(run: Run, args: tuple[Any, ...], parameters: Sequence[Tensor]) -> A
 
 
 def grad_state(grad: Tensor, parameters: Sequence[Tensor]) -> Any:
-    """For a backward pass, besides the state of the forward pass."""
-    return Face.of(grad)[1:], missing(parameters), grad.run.has_handles
+    """For a backward pass, besides the state of the forward pass: the gradient that comes in, those that are there, and
+    whether a hook waits for more."""
+    return Face.of(grad)[1:], missing(parameters), grad.run.has_handles, grad.run.grad_hook is None
 
 
 def missing(parameters: Sequence[Tensor]) -> tuple[bool, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import add
 from typing import Any, NamedTuple
 
 from .log import Face
@@ -33,26 +34,54 @@ class Called(NamedTuple):
     holds: bool
 
 
-class Piece(NamedTuple):
-    """What happens up to a hook, or to the end: allocations from the place ``start`` of the stretch on, events,
-    workspaces of ``unknown`` size (events of the piece before it, bytes), and what comes ``then``."""
+class Piece:
+    """What happens up to a hook, or to the end.
 
-    start: int
-    allocations: list[tuple[int, str, str | None]]
-    events: list[tuple[int, int]]
-    unknown: list[tuple[int, int]]
-    then: list[Taken | Called]
+    Allocations from the place ``start`` of the stretch on, events, workspaces of ``unknown`` size (events of the piece
+    before it, bytes), what leaves have taken by then, and the hook that is ``called`` behind it.
+    """
+
+    __slots__ = ("_allocations", "_bases", "_numbers", "_rows", "called", "num_made", "start", "taken", "unknown")
+
+    def __init__(
+        self,
+        start: int,
+        allocations: Sequence[tuple[int, str, str | None]],
+        events: Sequence[tuple[int, int]],
+        unknown: Sequence[tuple[int, int]],
+        taken: Sequence[Taken],
+        called: Called | None,
+    ) -> None:
+        self.start, self.unknown, self.taken, self.called = start, unknown, taken, called
+        self.num_made, self._allocations = len(allocations), allocations
+        self._rows: dict[str, list[tuple[int, str, str]]] = {}
+        self._numbers = [number for number, _ in events]
+        self._bases = [base for _, base in events]
+
+    def enter(self, run: Run, row: str, bases: list[int]) -> None:
+        """Append it to the run."""
+        if self.num_made:
+            rows = self._rows.get(row)
+            if rows is None:
+                rows = self._rows[row] = [
+                    (num_bytes, kind, layer or row) for num_bytes, kind, layer in self._allocations
+                ]
+            run.allocations += rows
+        if self.unknown:
+            first = len(run.events)
+            run.unknown += [(first + before, num_bytes) for before, num_bytes in self.unknown]
+        run.events += map(add, self._numbers, map(bases.__getitem__, self._bases))
 
 
 class Where(NamedTuple):
     """Where a stretch was entered: the run's number of each of its allocations, and of each piece how much larger they
     are than their places."""
 
-    numbers: list[int]
-    shifts: list[int]
+    numbers: Sequence[int]
+    shifts: Sequence[int]
 
 
-Act = Callable[["Taken | Called", Where], None]
+Act = Callable[[Piece, Sequence[int]], None]
 
 
 class Stretch(NamedTuple):
@@ -70,12 +99,6 @@ class Stretch(NamedTuple):
     dead_outside: set[int]
 
     @property
-    def num_made(self) -> int:
-        """How many allocations it makes."""
-        last = self.pieces[-1]
-        return last.start + len(last.allocations)
-
-    @property
     def starts(self) -> list[int]:
         """The places at which its pieces begin."""
         return [piece.start for piece in self.pieces]
@@ -83,29 +106,32 @@ class Stretch(NamedTuple):
     @property
     def living(self) -> set[int]:
         """The places of what was made here and is alive at its end, or was when a hook took it."""
-        return set(range(self.num_made)) - self.dead
+        last = self.pieces[-1]
+        return set(range(last.start + last.num_made)) - self.dead
 
-    def enter(self, run: Run, row: str, act: Act, outside: list[int], forward: Where | None = None) -> Where:
-        """Append it to the run for a block of the row ``row``; ``act`` does what comes between the pieces."""
+    def enter(self, run: Run, row: str, act: Act, outside: Sequence[int], forward: Where | None = None) -> Where:
+        """Append it to the run for a block of the row ``row``; ``act`` does what comes behind a piece, told the numbers
+        of all allocations so far."""
         phase = len(run.phases) - 1
         run.products += [Product(p.flops, p.dtype, row, p.recomputed, phase, -1) for p in self.products]
         bases = [0] * (2 * len(self.pieces))
         if forward is not None:
             bases += [-shift for shift in forward.shifts]
         bases += [~i for i in outside]
-        where = Where([], [])
+        numbers, several = list[int](), len(self.pieces) > 1
+        shifts: list[int] = []
         for i, piece in enumerate(self.pieces):
             first = len(run.allocations)
             shift = first - piece.start
-            bases[2 * i : 2 * i + 2] = shift, -shift
-            where.shifts.append(shift)
-            where.numbers.extend(range(first, first + len(piece.allocations)))
-            run.allocations += [(num_bytes, kind, layer or row) for num_bytes, kind, layer in piece.allocations]
-            run.unknown += [(len(run.events) + before, num_bytes) for before, num_bytes in piece.unknown]
-            run.events += [number + bases[base] for number, base in piece.events]
-            for step in piece.then:
-                act(step, where)
-        return where
+            bases[2 * i], bases[2 * i + 1] = shift, -shift
+            shifts.append(shift)
+            made = range(first, first + piece.num_made)
+            if several:
+                numbers += made
+            piece.enter(run, row, bases)
+            if piece.taken or piece.called:
+                act(piece, numbers if several else made)
+        return Where(numbers if several else made, shifts)
 
 
 class Forward(NamedTuple):

@@ -28,6 +28,7 @@ class FlatGroup:
         for p in parameters:
             self.starts.append(start)
             start += p.numel
+        self._owned: dict[int, Mapping[int, int]] = {}  # by rank
 
     def slices(self, index: int) -> Iterator[tuple[int, int]]:
         """(rank, elements) of a parameter, in order."""
@@ -39,8 +40,13 @@ class FlatGroup:
             yield rank, end - start
             start = end
 
-    def owned(self, rank: int) -> dict[int, int]:
+    def owned(self, rank: int) -> Mapping[int, int]:
         """Elements of the rank's slice by number of the parameter, for those that touch its part."""
+        if rank not in self._owned:
+            self._owned[rank] = self._touched(rank)
+        return self._owned[rank]
+
+    def _touched(self, rank: int) -> Mapping[int, int]:
         first, last = rank * self.part, (rank + 1) * self.part
         touched = {}
         for index, (start, p) in enumerate(zip(self.starts, self.parameters)):

@@ -93,18 +93,20 @@ class ZeroOneTwo(DeepSpeed):
     # a gradient is there
 
     def _ready(self, leaf: AccumulateGrad) -> None:
-        """``grad_handling_hook``."""
+        """``grad_handling_hook``; without overlap stage 1 needs to hear of the first gradient alone."""
         self._set_up_buckets()
         if self.partitions_gradients or (self.config.overlap_comm and self.is_boundary):
             self._put(self._places[id(leaf)])
+        elif not self.config.overlap_comm:
+            self.step.run.grad_hook = None
 
     def _set_up_buckets(self) -> None:
         """``setup_buckets``: of their full size, whatever the model's."""
         if self._buckets:
             return
-        size = (self.config.reduce_bucket_size,)
+        run, size = self.step.run, (self.config.reduce_bucket_size,)
         for _ in range(1 + self.config.overlap_comm):
-            self._buckets.append(Tensor.empty(self.step.run, size, self.step.dtype, kind="communication"))
+            self._buckets.append(Tensor.empty(run, size, self.step.dtype, kind="communication"))
         self._current = 0
 
     def _put(self, place: Place) -> None:
@@ -183,12 +185,11 @@ class ZeroOneTwo(DeepSpeed):
 
     def after_backward(self) -> None:
         """Stage 2 reduces in every micro-step, stage 1 in the last."""
-        boundary = self.is_boundary
+        boundary, self.step.run.grad_hook = self.is_boundary, self._ready
         if self.partitions_gradients or boundary:
-            if not (self.partitions_gradients or self.config.overlap_comm):
-                for place in self._places.values():
-                    if place.leaf.grad is not None:
-                        self._put(place)
+            waited = not (self.partitions_gradients or self.config.overlap_comm)
+            for place in [p for p in self._places.values() if waited and p.leaf.grad is not None]:
+                self._put(place)
             self._end_of_backward(boundary)
         self.count_micro_step()
 

@@ -6,7 +6,6 @@ Every parameter is divided by itself. Whole parameters are gathered ahead of the
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,8 +38,9 @@ class Zero3(DeepSpeed):
         super().__init__(step)
         self._elements = 0
         self._filled: list[Sharded] = []
-        self._order: list[Sharded] = []  # of first use, from the first step
-        self._queue: deque[Sharded] = deque()
+        self._order: dict[Sharded, int] = {}  # of first use, from the first step
+        self._queue: list[Sharded] = []  # in that order
+        self._next = 0  # its first that waits
         self._whole: dict[int, Storage] = {}
 
     def wrap(self, groups: Sequence[Group]) -> None:
@@ -107,7 +107,7 @@ class Zero3(DeepSpeed):
 
     def before_forward(self, *, first: bool) -> None:
         """The queue of the trace begins again, and the first parameters are gathered ahead."""
-        self._queue = deque(self._order)
+        self._queue, self._next = list(self._order), 0
         self._prefetch()
 
     def _around(self, module: Module, begins: bool) -> None:
@@ -130,18 +130,18 @@ class Zero3(DeepSpeed):
         if s.on_its_way is not None:
             self._wait(s)
         if s not in self._order:
-            self._order.append(s)
+            self._order[s] = len(self._order)
             return
-        if s in self._queue:
-            while self._queue.popleft() is not s:
-                pass
+        if self._next <= self._order[s] < len(self._queue):
+            self._next = self._order[s] + 1
         self._prefetch()
 
     def _prefetch(self) -> None:
         budget, numel = self.config.stage3_prefetch_bucket_size, 0
         chosen: list[Sharded] = []
-        while self._queue and numel < budget:
-            s = self._queue.popleft()
+        while self._next < len(self._queue) and numel < budget:
+            s = self._queue[self._next]
+            self._next += 1
             if not (s.is_available or s.on_its_way):
                 chosen.append(s)
                 numel += s.numel
