@@ -45,17 +45,16 @@ _OUTSIDE_BLOCKS = frozenset(
     [
         *("bs", "accum", "optim", "ema", "clip_grad", "zero_grad", "label_smoothing", "train_samples"),
         *("eval_bs", "eval_samples", "eval_accum", "workers", "prefetch", "pin_memory"),
-        *("gpu", "memory", "alloc_conf", "notes"),
+        *("gpu", "memory", "alloc_conf", "notes", "zero_options"),
     ]
 )
 _INSIDE_BLOCKS = tuple(field.name for field in dataclasses.fields(TrainSettings) if field.name not in _OUTSIDE_BLOCKS)
 
 
-def _library(settings: TrainSettings, gpu: Gpu | None) -> Library | None:
-    """What earlier plays tell of the blocks of this one; hooks of an engine for several GPUs are its own."""
-    if engine_of(settings) != "none":
-        return None
-    return Library((gpu, *[getattr(settings, name) for name in _INSIDE_BLOCKS]))
+def _library(settings: TrainSettings, gpu: Gpu | None) -> Library:
+    """What earlier plays tell of the blocks of this one; hooks are called anew, so that a rank tells of the others."""
+    options = tuple([option for option in settings.zero_options if option[0] != "rank"])
+    return Library((gpu, options, *[getattr(settings, name) for name in _INSIDE_BLOCKS]))
 
 
 def shared(settings: TrainSettings, gpu: Gpu | None, make: Callable[[int, Library | None], MadeT]) -> MadeT:
@@ -71,7 +70,7 @@ def shared(settings: TrainSettings, gpu: Gpu | None, make: Callable[[int, Librar
             try:
                 made = make(num_last, library)
             except NotRepeatable:
-                if library is None or not library.was_used:
+                if not library.was_used:
                     continue
                 library.forget()
                 made = make(num_last, library)

@@ -89,7 +89,7 @@ class AccumulateGrad:
         if self.grad is None:
             self._steal(run, buffer)
         if run.grad_hook is not None:
-            call_hook(run, run.grad_hook, self)
+            call_hook(run, "grad_hook", self)
 
     def _steal(self, run: Run, buffer: list[Tensor | None]) -> None:
         assert buffer[0] is not None
@@ -171,7 +171,7 @@ def edge_to(x: Tensor | None) -> Edge | None:
         return x.node, x.output_nr, x.shape, x.dtype
     assert x.accumulator is not None
     if x.run.use_hook is not None:
-        call_hook(x.run, x.run.use_hook, x.accumulator)
+        call_hook(x.run, "use_hook", x.accumulator)
     return x.accumulator, 0, x.shape, x.dtype
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 from .autograd import Node, edge_to
-from .log import Face, NotRepeatable
+from .log import Face, Hook, NotRepeatable, call_hook
 from .run import Storage
 from .state import grad_state, tensors_in
 from .stretch import Forward, Piece
@@ -85,9 +85,7 @@ class Entered:
         if piece.called is not None:
             self._call(*piece.called)
 
-    def _call(
-        self, hook: Callable[..., None], number: int, args: tuple[Any, ...], layer: str | None, kind: str, holds: bool
-    ) -> None:
+    def _call(self, hook: Hook, number: int, args: tuple[Any, ...], layer: str | None, kind: str, holds: bool) -> None:
         run, subject = self.run, self.parts.subjects[number]
         if subject is None:
             raise NotRepeatable
@@ -96,7 +94,7 @@ class Entered:
         grad = getattr(subject, "grad", None) if holds else None
         held = None if grad is None else grad.storage
         del grad
-        hook(subject, *args)
+        call_hook(run, hook, subject, *args)
         run.layer, run.kind = outer
         del held
 

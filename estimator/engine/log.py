@@ -17,7 +17,7 @@ from .tensor import Shape, Tensor
 if TYPE_CHECKING:
     from .autograd import AccumulateGrad
 
-__all__ = ["Call", "Entry", "Face", "NotRepeatable", "Start", "Take", "call_hook"]
+__all__ = ["Call", "Entry", "Face", "Hook", "NotRepeatable", "Start", "Take", "call_hook"]
 
 
 class NotRepeatable(Exception):
@@ -47,6 +47,9 @@ class Face(NamedTuple):
         return x
 
 
+Hook = str | Callable[..., None]
+
+
 class Start(NamedTuple):
     """A moment of a run: after how many allocations, events, products and workspaces of unknown size."""
 
@@ -71,10 +74,11 @@ class Take(NamedTuple):
 class Call(NamedTuple):
     """A hook was called about a ``subject``, in a row of the per-layer table and with the run's kind of allocation.
 
+    It is one of the run's, by name, or a function of no run in particular.
     ``holds``: the caller has the gradient that the subject has taken, too, until the hook is over.
     """
 
-    hook: Callable[..., None]
+    hook: Hook
     subject: object
     args: tuple[Any, ...]
     begin: Start
@@ -89,17 +93,21 @@ Entry = Take | Call
 _HELD_ONCE = 2
 
 
-def call_hook(run: Run, hook: Callable[..., None], subject: object, *args: Any) -> None:
-    """``hook(subject, *args)``, written down where the run keeps a log."""
+def call_hook(run: Run, hook: Hook, subject: object, *args: Any) -> None:
+    """``hook(subject, *args)``, written down where the run keeps a log; a name stands for the run's, which may be
+    None."""
+    function = getattr(run, hook) if isinstance(hook, str) else hook
+    if function is None:
+        return
     log = run.log
     if log is None:
-        hook(subject, *args)
+        function(subject, *args)
         return
     begin, layer, kind = Start.now(run), run.layer, run.kind
     grad = getattr(subject, "grad", None)
     holds = grad is not None and getrefcount(grad.storage) > _HELD_ONCE
     del grad
     run.log = None
-    hook(subject, *args)
+    function(subject, *args)
     run.log = log
     log.append(Call(hook, subject, args, begin, Start.now(run), layer, kind, holds))

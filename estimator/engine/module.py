@@ -194,10 +194,10 @@ class Module:
         run = self.run
         outer, run.layer = run.layer, self.layer
         if run.module_hook is not None:
-            call_hook(run, run.module_hook, self, True)
+            call_hook(run, "module_hook", self, True)
         result = self.forward(*args) if self.around is None else self.around(self, args)
         if run.module_hook is not None:
-            call_hook(run, run.module_hook, self, False)
+            call_hook(run, "module_hook", self, False)
         run.layer = outer
         return result
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from operator import add
 from typing import Any, NamedTuple
 
-from .log import Face
+from .log import Face, Hook
 from .product import Product
 from .run import Run
 
@@ -26,7 +26,7 @@ class Called(NamedTuple):
     ``holds``: the gradient that the subject has taken lives at least until the hook is over.
     """
 
-    hook: Callable[..., None]
+    hook: Hook
     subject: int
     args: tuple[Any, ...]
     layer: str | None
