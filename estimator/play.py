@@ -93,6 +93,10 @@ def play_once(
     blocks = step.model.blocks if num_last else ()
     step.repeats = Repeats(blocks, full_passes=full_passes, num_last=num_last, library=library)
     begin(step, loop)
+    if num_last and (twin := step.strategy.twin) is not None:
+        step.dispose()
+        twin.settings = settings
+        return twin
     for _ in range(step.strategy.num_steps):
         step.run.start_step()
         loop.play(step)

@@ -12,7 +12,6 @@ from ..timeline import allocated_peaks, phase_summaries
 
 if TYPE_CHECKING:
     from ..allocator import AllocatorConfig
-    from ..ledger import Ledger
     from ..settings import TrainSettings
     from ..step import Step
 
@@ -27,7 +26,9 @@ def peak_of(step: Step, settings: TrainSettings, allocator: AllocatorConfig) -> 
     off."""
     from ..play import STEPS, block_peak
 
-    ledger = _played(step, settings)
+    played = _played(step, settings)
+    ledger = played.run.ledger()
+    played.dispose()
     if len(ledger.steps) <= STEPS:
         ledger = with_last_step_again(ledger)
     summaries = phase_summaries(ledger, replay(ledger, allocator).blocks)
@@ -35,17 +36,26 @@ def peak_of(step: Step, settings: TrainSettings, allocator: AllocatorConfig) -> 
 
 
 def most_loaded(step: Step, ranks: Iterable[int]) -> int:
-    """The rank with the highest peak; of those with the same, the one whose phases need most."""
-    found = {rank: allocated_peaks(_played(step, following(step.settings, rank)), -1) for rank in ranks}
+    """The rank with the highest peak; of those with the same, the one whose phases need most.
+
+    Its play is that of ``step``, whose strategy has it as its ``twin``.
+    """
+    played = {rank: _played(step, following(step.settings, rank)) for rank in ranks}
+    found = {rank: allocated_peaks(one.run.ledger(), -1) for rank, one in played.items()}
     highest = max(max(peaks.values()) for peaks in found.values())
     same = [rank for rank, peaks in found.items() if max(peaks.values()) >= _SAME * highest]
-    return max(same, key=lambda rank: sum(found[rank].values()))
+    most = max(same, key=lambda rank: sum(found[rank].values()))
+    for rank, one in played.items():
+        if rank != most:
+            one.dispose()
+    step.strategy.twin = played[most]
+    return most
 
 
-def _played(step: Step, settings: TrainSettings) -> Ledger:
+def _played(step: Step, settings: TrainSettings) -> Step:
     from ..play import play
 
-    return play(step.plan, settings, step.run.kernels.gpu).run.ledger()
+    return play(step.plan, settings, step.run.kernels.gpu)
 
 
 def following(settings: TrainSettings, rank: int) -> TrainSettings:

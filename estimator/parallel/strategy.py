@@ -50,6 +50,8 @@ class Strategy:
 
     def __init__(self, step: Step) -> None:
         self.step = step
+        #: A play of the same steps, where one had to be made to know what to follow.
+        self.twin: Step | None = None
         #: Steps until one is repeated by all later ones: in the second the optimizer's state exists.
         self.num_steps = 2
 

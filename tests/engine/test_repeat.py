@@ -43,6 +43,7 @@ def hold(settings: dict[str, Any], *, shares: bool = True) -> None:
         pytest.skip(str(reason))
     shared = play(plan, found)
     assert bool(shared.repeats) is shares
+    assert shared.settings == found
     assert shared.run.ledger() == full.run.ledger()
     assert shared.run.unknown == full.run.unknown
     assert [p._replace(born=-1) for p in shared.run.products] == [p._replace(born=-1) for p in full.run.products]
