@@ -104,10 +104,9 @@ class ZeroOneTwo(DeepSpeed):
         """``setup_buckets``: of their full size, whatever the model's."""
         if self._buckets:
             return
-        run, size = self.step.run, (self.config.reduce_bucket_size,)
+        run, size, self._current = self.step.run, (self.config.reduce_bucket_size,), 0
         for _ in range(1 + self.config.overlap_comm):
             self._buckets.append(Tensor.empty(run, size, self.step.dtype, kind="communication"))
-        self._current = 0
 
     def _put(self, place: Place) -> None:
         """``reduce_independent_p_g_buckets_and_remove_grads``: a gradient larger than a bucket stays where it is."""
