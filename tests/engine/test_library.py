@@ -48,6 +48,44 @@ def known_of(settings: dict[str, Any]) -> Any:
     return played.course, played.step.run.unknown, products, played.step.attention_kernel, played.step.scope.unused
 
 
+#: The same for engines on several GPUs, whose hooks are called anew.
+ENGINES: list[dict[str, Any]] = [
+    {"parallel": "ddp"},
+    {"parallel": "zero1"},
+    {"parallel": "zero1", "zero_options": (("overlap_comm", True),), "accum": 2},
+    {"parallel": "zero2"},
+    {"parallel": "zero2", "zero_options": (("rank", 1), ("reduce_bucket_size", 100_000))},
+    {"parallel": "zero2", "zero_options": (("reduce_bucket_size", 100_000), ("rank", 0)), "bs": 3},
+    {"parallel": "zero3", "freeze_layers": 1},
+    {"parallel": "zero3", "zero_options": (("stage3_param_persistence_threshold", 1_000),), "freeze_layers": 1},
+    {"parallel": "zero3", "offload": "all", "grad_checkpointing": True},
+    {"parallel": "fsdp"},
+    {"parallel": "fsdp", "loop": "plain", "accum": 3},
+    {"parallel": "fsdp", "reshard_after_forward": False},
+]
+
+
+@pytest.mark.parametrize("model", ["google/vit-base-patch16-224"])
+def test_engines_after_others_are_what_they_are_alone(model: str) -> None:
+    alone = []
+    settings: list[dict[str, Any]] = [{"model": model, "depth": 4, "gpus": 2, **engine} for engine in ENGINES]
+    for one in settings:
+        library.clear()
+        alone.append(known_of(one))
+    library.clear()
+    for order in (settings, settings[::-1]):
+        for one in order:
+            assert known_of(one) == alone[settings.index(one)], one
+
+
+def test_another_rank_costs_the_block_that_makes_the_workspaces(played: list[str]) -> None:
+    for rank in range(2):
+        played.clear()
+        settings = {"model": "vit_tiny_patch16_224", "parallel": "zero2", "gpus": 2, "bs": 2}
+        play.play(*resolved(TrainSettings.of(**settings, zero_options=(("rank", rank),))))
+    assert set(played) == {"blocks.0"}
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: str(model["model"]))
 def test_plays_after_others_are_what_they_are_alone(model: dict[str, Any]) -> None:
     alone = []
