@@ -86,8 +86,9 @@ def cost_of(step: Step) -> Cost:
         layers[product.layer] = layers.get(product.layer, 0) + flops
         if product.dtype.size == 2 and (product.dtype is not DType.bfloat16 or run.kernels.has_bfloat16):
             parts["low"] += flops
-    passes = [size for name, kind, size in _made(step) if name != "optimizer_step" and kind != "inputs"]
-    update = [size for name, _, size in _made(step) if name == "optimizer_step"]
+    made = list(_made(step))
+    passes = [size for name, kind, size in made if name != "optimizer_step" and kind != "inputs"]
+    update = [size for name, _, size in made if name == "optimizer_step"]
     return Cost(
         forward_flops=parts["forward"],
         backward_flops=parts["backward"],
@@ -120,9 +121,9 @@ def _updated_bytes(step: Step) -> int:
     run = step.run
     if step.strategy.traffic().host_memory_bytes:
         return 0
-    dead = {~event for event in run.events if event < 0}
-    living = [row for i, row in enumerate(run.allocations) if i not in dead]
-    states = sum(num_bytes for num_bytes, kind, _ in living if kind == "optimizer_state")
+    events = set(run.events)
+    rows = enumerate(run.allocations)
+    states = sum([size for i, (size, kind, _) in rows if kind == "optimizer_state" and ~i not in events])
     parameters = gradients = sum(p.num_bytes for p in step.updated.values()) // step.strategy.num_parts
     passes = 1 + 2 * bool(step.scaler) + (2 if step.settings.loop == "trainer" else 0)
     return 2 * parameters + 2 * states + passes * gradients
