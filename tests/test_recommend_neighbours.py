@@ -121,6 +121,14 @@ def test_of_large_states_engines_that_divide_them_make_room() -> None:
     assert all(dict(plan.settings["zero_options"]) for plan in found.plans if "zero" in plan.settings["parallel"])
 
 
+@pytest.mark.parametrize(("num_plans", "casts"), [(1, [False]), (2, [False, True])])
+def test_plans_whose_engine_casts_the_model_come_after_those_with_autocast(num_plans: int, casts: list[bool]) -> None:
+    request = TrainSettings.of("vit_large_patch16_224", depth=12, memory="5200MiB", gpus=8, precision="bf16")
+    plans = recommend_settings(request, effective_batch=64, num_plans=num_plans, forbid=("recipe",)).plans
+    assert [plan.casts_model for plan in plans] == casts
+    assert min(plan.relative_step_time for plan in plans) == plans[-1].relative_step_time == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
 @pytest.mark.parametrize("gpus", [1, 2, 8])

@@ -122,7 +122,10 @@ def _engine_loses(settings: TrainSettings) -> Iterator[str]:
     else:
         yield "one GPU divides nothing: the engine is there for its offload"
     if casts_model(settings):
-        yield "the model itself is in 16 bits, its norms and losses too, without autocast; the update stays in fp32"
+        yield (
+            "the model itself is in 16 bits, its norms, residuals and losses too, and gradients add up in 16 bits, "
+            "without autocast: they are rounded about twice as much; the update stays in fp32"
+        )
 
 
 AXES: tuple[Axis, ...] = (

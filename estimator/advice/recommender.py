@@ -125,8 +125,7 @@ class _Search:
 
     def recommendation(self, num_plans: int) -> Recommendation:
         """Ranked, with what each plan changes."""
-        offers = _ranked(self.hunt.offers)
-        chosen = offers[:num_plans]
+        chosen = _ranked(self.hunt.offers, self.asked, num_plans)
         best = min((offer.seconds for _, offer in chosen), default=1.0)
         asked, hunt = self.asked, self.hunt
         return Recommendation(
@@ -154,7 +153,7 @@ class _Search:
             step_flops=offer.step_flops,
             keeps_recipe=family.keeps_recipe,
             changes=changes_of(self.trials, self.origin, offer.settings),
-            casts_model=casts_model(offer.settings) and not casts_model(self.asked),
+            casts_model=_is_cast(offer.settings, self.asked),
         )
 
     def _nearest(self) -> Nearest:
@@ -223,12 +222,25 @@ def _with_parallel(settings: TrainSettings) -> tuple[Any, TrainSettings]:
     raise refusal
 
 
-def _ranked(offers: list[Offer]) -> list[Offer]:
-    """Plans that keep the recipe, then the fastest; a changed recipe has to be faster than every kept one."""
+def _ranked(offers: list[Offer], asked: TrainSettings, num_plans: int) -> list[Offer]:
+    """Plans that keep the recipe, those after them whose engine casts the model, which autocast keeps in fp32 where
+    torch holds that to matter, then those that change it; of each the fastest first, and of each the first is shown.
+
+    A changed recipe has to be faster than every kept one.
+    """
     kept = [offer for offer in offers if offer[0].keeps_recipe]
     best = min((trial.seconds for _, trial in kept), default=float("inf"))
     changed = [offer for offer in offers if not offer[0].keeps_recipe and offer[1].seconds < best]
-    return sorted(kept, key=_place) + sorted(changed, key=_place)
+    cast = [offer for offer in kept if _is_cast(offer[1].settings, asked)]
+    groups = [sorted(group, key=_place) for group in ([o for o in kept if o not in cast], cast, changed)]
+    firsts = [group[0] for group in groups if group][:num_plans]
+    others = [offer for group in groups for offer in group[1:]][: num_plans - len(firsts)]
+    return [offer for group in groups for offer in group if offer in firsts or offer in others]
+
+
+def _is_cast(settings: TrainSettings, asked: TrainSettings) -> bool:
+    """Whether an engine trains a 16-bit model where that was not asked for."""
+    return casts_model(settings) and not casts_model(asked)
 
 
 def _place(offer: Offer) -> tuple[float, int, int]:

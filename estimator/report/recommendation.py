@@ -212,7 +212,7 @@ def _plans(plans: Sequence[Ranked]) -> Table:
     )
     note = "Time: of an optimizer step, relative to the fastest plan; the recipe is what an update computes."
     if any(plan.keeps_recipe and plan.casts_model for plan in plans):
-        note += " Cast: kept, but for norms and losses in 16 bits, where autocast has fp32."
+        note += " Cast: kept, but for norms and losses in 16 bits, where autocast has fp32; such plans come after."
     return Table(name="plans", title="Plans that fit", columns=columns, rows=rows, note=note)
 
 

@@ -32,11 +32,33 @@ def test_solve(benchmark: Any, what: str, settings: dict[str, Any]) -> None:
     assert benchmark(solve_settings, what, TrainSettings.of(**settings)).value
 
 
+#: More effective batches, blocks and divisors of the batch: from hundreds of candidates to tens of thousands.
+GROWING: list[tuple[int, dict[str, Any]]] = [
+    (64, {"depth": 3}),
+    (128, {"depth": 10}),
+    (256, {"depth": 24}),
+    (6144, {"depth": 24}),
+    (46080, {"depth": 32}),
+]
+
+
+@pytest.mark.parametrize("with_ladder", [False, True], ids=["plans", "ladder"])
 @pytest.mark.parametrize("settings", RECOMMENDED, ids=str)
-def test_recommend(benchmark: Any, settings: dict[str, Any]) -> None:
+def test_recommend(benchmark: Any, settings: dict[str, Any], with_ladder: bool) -> None:
     """``extra_info`` has the candidates that were considered, those that were played, and candidates per second."""
     request = TrainSettings.of(**settings)
-    found = benchmark.pedantic(recommend_settings, (request,), {"effective_batch": 256}, rounds=3, warmup_rounds=1)
+    _benchmark(benchmark, request, {"effective_batch": 256, "with_ladder": with_ladder})
+
+
+@pytest.mark.parametrize(("effective_batch", "settings"), GROWING, ids=str)
+def test_recommend_grows_with_its_candidates(benchmark: Any, effective_batch: int, settings: dict[str, Any]) -> None:
+    """Candidates per second do not fall: what is played grows far more slowly than what is considered."""
+    request = TrainSettings.of("vit_large_patch16_224", res=384, gpu="rtx4090", gpus=8, **settings)
+    _benchmark(benchmark, request, {"effective_batch": effective_batch})
+
+
+def _benchmark(benchmark: Any, request: TrainSettings, more: dict[str, Any]) -> None:
+    found = benchmark.pedantic(recommend_settings, (request,), more, rounds=3, warmup_rounds=1)
     per_second = round(found.considered / benchmark.stats["median"])
     benchmark.extra_info |= {"considered": found.considered, "played": found.played, "per_second": per_second}
     print(f"\n{found.considered} candidates, {found.played} played, {per_second} per second")
