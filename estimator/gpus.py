@@ -35,7 +35,8 @@ _GENERATIONS: Mapping[str, str] = {
 _TENSOR_DTYPES = ("bf16", "fp16")
 _TEXT = ("name", "full_name", "compute_capability", "source_memory", "source_peak")
 _COUNTS = ("memory_mib", "sold_as_gib", "num_sms", "max_threads_per_sm", "bandwidth_gb_per_s")
-_OPTIONAL = ("nvlink_gb_per_s",)
+_WHOLE = (*_COUNTS, "nvlink_gb_per_s")
+_LINK = frozenset({"nvlink_gb_per_s", "source_nvlink"})
 _UNCONFIRMED = "not confirmed"
 
 
@@ -57,6 +58,7 @@ class GpuRow:
     source_memory: str
     source_peak: str
     nvlink_gb_per_s: int | None = None
+    source_nvlink: str | None = None
 
     @property
     def memory_bytes(self) -> int:
@@ -193,10 +195,11 @@ def _row(entry: Mapping[str, Any], name: str) -> GpuRow:
     if len(dtypes) != 1:
         raise ValueError(f"gpus.toml: {name} needs either tensor_bf16_tflops or tensor_fp16_tflops")
     rates = ("fp32_tflops", f"tensor_{dtypes[0]}_tflops")
-    if problems := (set(entry) - {*_OPTIONAL}) ^ {*_TEXT, *_COUNTS, *rates}:
+    link = _LINK if _LINK & set(entry) else frozenset()
+    if problems := set(entry) ^ {*_TEXT, *_COUNTS, *rates, *link}:
         raise ValueError(f"gpus.toml: {name} has or lacks {', '.join(sorted(problems))}")
     for field in entry:
-        if not _is_valid(entry[field], text=field in _TEXT, count=field in (*_COUNTS, *_OPTIONAL)):
+        if not _is_valid(entry[field], text=field.startswith("source_") or field in _TEXT, count=field in _WHOLE):
             raise ValueError(f"gpus.toml: {name}: {field} is {entry[field]!r}")
     major, _, minor = entry["compute_capability"].partition(".")
     if not (major.isdecimal() and minor.isdecimal() and major in {key.partition(".")[0] for key in _GENERATIONS}):
@@ -211,6 +214,7 @@ def _row(entry: Mapping[str, Any], name: str) -> GpuRow:
         source_memory=entry["source_memory"],
         source_peak=entry["source_peak"],
         nvlink_gb_per_s=entry.get("nvlink_gb_per_s"),
+        source_nvlink=entry.get("source_nvlink"),
         **{field: entry[field] for field in _COUNTS},
     )
 

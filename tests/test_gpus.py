@@ -144,6 +144,8 @@ def test_an_unknown_gpus_context_is_a_wide_range():
         ({"num_sms": None}, "p100-16g has or lacks num_sms"),
         ({"colour": "green"}, "p100-16g has or lacks colour"),
         ({"source_peak": " "}, "p100-16g: source_peak is ' '"),
+        ({"nvlink_gb_per_s": 160}, "p100-16g has or lacks source_nvlink"),
+        ({"nvlink_gb_per_s": 160, "source_nvlink": 1}, "p100-16g: source_nvlink is 1"),
         ({"compute_capability": "6"}, "p100-16g: compute_capability is '6'"),
         ({"compute_capability": "99.0"}, "p100-16g: compute_capability is '99.0'"),
         ({"tensor_bf16_tflops": 1.0}, "p100-16g needs either"),

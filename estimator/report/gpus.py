@@ -50,6 +50,9 @@ class Known(Protocol):
     @property
     def source_peak(self) -> str: ...
 
+    @property
+    def source_nvlink(self) -> str | None: ...
+
 
 class Held(Protocol):
     """What a process holds outside PyTorch's allocator."""
@@ -123,4 +126,5 @@ def _document(gpu: Known, context: Held) -> dict[str, Any]:
         "context_high_bytes": context.high_bytes,
         "source_memory": gpu.source_memory,
         "source_peak": gpu.source_peak,
+        "source_nvlink": gpu.source_nvlink,
     }

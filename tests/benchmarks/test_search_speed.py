@@ -32,8 +32,8 @@ def test_solve(benchmark: Any, what: str, settings: dict[str, Any]) -> None:
     assert benchmark(solve_settings, what, TrainSettings.of(**settings)).value
 
 
-#: Effective batches with more and more divisors, and more blocks: from hundreds of candidates to tens of thousands, each
-#: with a memory that is short.
+#: Effective batches with more and more divisors, and more blocks: from hundreds of candidates to tens of thousands,
+#: each with a memory that is short.
 GROWING = [(8, 6), (32, 6), (32, 24), (256, 24), (1440, 24), (2520, 24)]
 
 
