@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from .host import NODE_GPUS
 from .parallel.traffic import Traffic
 from .units import DType
 
@@ -36,7 +37,8 @@ ASSUMPTION = (
 #: What holds for several GPUs, and for states in host memory.
 LINK_ASSUMPTION = (
     f"communication: {_LINK_EFFICIENCY:.0%} of NVLink's rate where it joins all GPUs, else of PCI Express with 16 "
-    "lanes, within one machine; the engine's own volumes, hidden behind the work that they run beside"
+    f"lanes, within one machine of up to {NODE_GPUS}; GeForce cards through the host's memory, {_HOST_GB_PER_S} GB/s "
+    "for all of them; the engine's own volumes, hidden behind the work that they run beside"
 )
 HOST_ASSUMPTION = (
     f"offload: {_LINK_EFFICIENCY:.0%} of PCI Express with 16 lanes, and {_HOST_GB_PER_S} GB/s of host memory for the "
@@ -142,6 +144,8 @@ def seconds(cost: Cost, gpu: GpuRow) -> float:
 def _exposed_seconds(traffic: Traffic, gpu: GpuRow, busy: float) -> float:
     """What a step of ``busy`` seconds waits for: links, the host's link, and the update in host memory."""
     link, host_link = (rate * _LINK_EFFICIENCY * 1e9 for rate in (gpu.link_gb_per_s, gpu.pcie_gb_per_s))
+    if not gpu.reaches_peers:  # every rank's bytes are written to the host's memory and read there
+        link = min(link, _HOST_GB_PER_S * 1e9 / (2 * min(traffic.ranks, NODE_GPUS)))
     beside = max(traffic.hideable_bytes / link - traffic.hiding_share * busy, 0)
     alone = (traffic.link_bytes - traffic.hideable_bytes) / link
     host = traffic.host_link_bytes / host_link + traffic.host_memory_bytes / (_HOST_GB_PER_S * 1e9)

@@ -83,6 +83,11 @@ class GpuRow:
         return rates[str(self.capability[0])]
 
     @property
+    def reaches_peers(self) -> bool:
+        """Whether one GPU may read another's memory; else what they exchange goes through the host's."""
+        return not any(line in self.full_name for line in _file()["link"]["without_peers"])
+
+    @property
     def link_gb_per_s(self) -> float:
         """To the other GPUs of its machine, in one direction: by NVLink where it joins all of them."""
         return self.pcie_gb_per_s if self.nvlink_gb_per_s is None else self.nvlink_gb_per_s / 2

@@ -16,6 +16,7 @@ from .units import DType
 
 __all__ = [
     "LOADERS",
+    "NODE_GPUS",
     "Loader",
     "host_bytes",
     "loader_bytes",
@@ -51,7 +52,7 @@ LOADERS: Mapping[str, Loader] = {
 }
 
 #: GPUs of a node where there are more in all: DGX, HGX and the clouds' machines of eight.
-_NODE_GPUS = 8
+NODE_GPUS = 8
 _PREFETCH = 2  # torch 2.14, utils/data/dataloader.py, where there are workers
 _SAFETENSORS = {
     DType.float32: "F32",
@@ -196,7 +197,7 @@ def host_bytes(
 
 def of_node(settings: TrainSettings, own: Mapping[str, int | None], offload_bytes: int) -> dict[str, int | None]:
     """Host memory of all ranks on one node: each has its own loader, and its own share of what is offloaded."""
-    gpus = min(settings.gpus, _NODE_GPUS)
+    gpus = min(settings.gpus, NODE_GPUS)
     pinned, loaded = own["pinned_bytes"], own["dataloader_bytes"]
     known = pinned is not None and loaded is not None
     return {"node_gpus": gpus, "node_bytes": gpus * (pinned + loaded + offload_bytes) if known else None}  # type: ignore[operator]

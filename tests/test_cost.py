@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from vitmem.cost import Cost, cost_of, seconds
-from vitmem.gpus import find
+from vitmem.gpus import GpuRow, find
 from vitmem.parallel.traffic import Traffic
 from vitmem.pipeline import resolved
 from vitmem.play import play
@@ -119,6 +119,22 @@ def test_what_nothing_hides_takes_time_by_the_link() -> None:
     assert extra(link_bytes=10**9, hideable_bytes=10**9, hiding_share=1e6) == 0
     assert extra(host_link_bytes=10**9) == pytest.approx(1 / 31.5 / 0.7)
     assert extra(host_memory_bytes=10**11) == pytest.approx(1)
+
+
+def test_cards_that_reach_no_peer_exchange_through_the_memory_of_the_host() -> None:
+    geforce, other = find("rtx4090"), find("rtx6000ada")
+    assert (geforce.reaches_peers, other.reaches_peers, find("titanrtx").reaches_peers) == (False, True, False)
+    work = cost(bs=64)
+
+    def rate(gpu: GpuRow, ranks: int) -> float:
+        traffic = Traffic(ranks=ranks, link_bytes=10**9)
+        return 1 / (seconds(dataclasses.replace(work, traffic=traffic), gpu) - seconds(work, gpu))
+
+    assert rate(geforce, 2) == pytest.approx(31.5 * 0.7)  # 25 GB/s of memory for each are more
+    assert [rate(geforce, ranks) for ranks in (4, 8, 64)] == pytest.approx([12.5, 6.25, 6.25])
+    assert rate(other, 8) == pytest.approx(31.5 * 0.7)
+    for parallel in ("ddp", "zero1", "zero2", "zero3", "fsdp"):
+        assert cost(precision="bf16", gpus=4, parallel=parallel).traffic.ranks == 4
 
 
 def test_more_micro_steps_of_zero_2_take_more_communication_than_of_zero_1() -> None:

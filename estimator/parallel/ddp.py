@@ -130,7 +130,8 @@ class DDP(Strategy):
         """All gradients are summed once, bucket by bucket beside the last micro-step's backward pass."""
         settings = self.step.settings
         sent = all_reduce(sum(p.num_bytes for p in self._trained), settings.gpus)
-        return Traffic(link_bytes=sent, hideable_bytes=sent, hiding_share=OF_BACKWARD / settings.accum)
+        share = OF_BACKWARD / settings.accum
+        return Traffic(ranks=settings.gpus, link_bytes=sent, hideable_bytes=sent, hiding_share=share)
 
     def _made(self, buckets: Iterable[tuple[DType, int]]) -> list[Tensor]:
         run = self.step.run

@@ -204,6 +204,7 @@ class FSDP(Strategy):
         passing += reduce_scatter(reduced * policy.ranks * policy.reduced.size, policy.ranks)
         on_host = policy.kept.size if policy.offloads else 0
         return Traffic(
+            ranks=policy.ranks,
             link_bytes=passing,
             hideable_bytes=passing,
             hiding_share=1.0,

@@ -16,11 +16,12 @@ OF_BACKWARD = 2 / 3
 class Traffic(NamedTuple):
     """Bytes of one rank in one optimizer step, all micro-steps together.
 
-    Of ``link_bytes``, sent to the other GPUs, ``hideable_bytes`` run beside ``hiding_share`` of the step's own work.
-    ``host_link_bytes`` go to the host and back; ``host_memory_bytes`` are what the update reads and writes there,
-    those of all ranks of the machine together, which share its memory.
+    Of ``link_bytes``, sent to other GPUs by all ``ranks`` at once, ``hideable_bytes`` run beside ``hiding_share`` of
+    the step's own work. ``host_link_bytes`` go to the host and back; ``host_memory_bytes`` are what the update reads
+    and writes there, those of all ranks of the machine together, which share its memory.
     """
 
+    ranks: int = 1
     link_bytes: int = 0
     hideable_bytes: int = 0
     hiding_share: float = 0.0

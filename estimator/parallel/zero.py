@@ -261,15 +261,15 @@ class ZeroOneTwo(DeepSpeed):
         every one; then each rank's new weights are gathered. Copies to the host have fp32's size."""
         accum, size = self.step.settings.accum, self.step.dtype.size
         whole = sum(group.numel for group in self.groups)
-        part = whole // self.ranks
         times = accum if self.partitions_gradients else 1
         summed = times * all_reduce(size * whole, self.ranks)
         hides = self.config.overlap_comm
         return Traffic(
+            ranks=self.ranks,
             link_bytes=summed + all_gather(size * whole, self.ranks),
             hideable_bytes=summed if hides else 0,
             hiding_share=OF_BACKWARD * times / accum if hides else 0.0,
-            **self.host_traffic(part, to_and_fro=2 * 4 + 2 * size * (times - 1)),
+            **self.host_traffic(whole // self.ranks, to_and_fro=2 * 4 + 2 * size * (times - 1)),
         )
 
     def host(self) -> Mapping[str, int]:

@@ -270,6 +270,7 @@ class Zero3(DeepSpeed):
         passing = accum * (all_gather(every - persistent, self.ranks) + reduce_scatter(every, self.ranks))
         loaded = accum * size if config.offload_param else 0
         return Traffic(
+            ranks=self.ranks,
             link_bytes=passing + all_gather(persistent, self.ranks),
             hideable_bytes=passing if config.overlap_comm else 0,
             hiding_share=1.0 if config.overlap_comm else 0.0,
