@@ -24,7 +24,7 @@ def test_two_processes_train_with_fsdp(tmp_path: Path, given: dict[str, Any]) ->
     plan = planned(**settings_in(tmp_path, {"gpus": 2, "parallel": "fsdp", "precision": "bf16", **given}))
     write_plan(plan, "8GiB", Folder(tmp_path / "out", force=False))
     done = subprocess.run(
-        [*LAUNCH, RANK, str(tmp_path / "out" / "train.py"), "--max_steps", "2"],
+        [*LAUNCH, RANK, "fsdp", str(tmp_path / "out" / "train.py"), "--max_steps", "2"],
         env={**OFFLINE, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -47,7 +47,7 @@ def test_two_processes_run_the_plain_loop(tmp_path: Path) -> None:
     given = {"hf": "vit", "loop": "plain", "gpus": 2, "accum": 3, "ema": True, "precision": "fp32", "train_samples": 20}
     write_plan(planned(**settings_in(tmp_path, given)), "8GiB", Folder(tmp_path / "out", force=False))
     done = subprocess.run(
-        [*LAUNCH, str(tmp_path / "out" / "train.py"), "--epochs", "1"],
+        [*LAUNCH, RANK, "ddp", str(tmp_path / "out" / "train.py"), "--epochs", "1"],
         env={**OFFLINE, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -64,7 +64,7 @@ def test_two_processes_train_with_the_deepspeed_file(tmp_path: Path, stage: int,
     plan = planned(**given, deepspeed={"zero_optimization": {**zero, "stage3_param_persistence_threshold": "auto"}})
     write_plan(plan, "8GiB", Folder(tmp_path / "out", force=False))
     done = subprocess.run(
-        [*LAUNCH, str(tmp_path / "out" / "train.py"), "--max_steps", "2"],
+        [*LAUNCH, RANK, "deepspeed", str(tmp_path / "out" / "train.py"), "--max_steps", "2"],
         env={**OFFLINE, "DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
