@@ -129,6 +129,11 @@ def test_plans_whose_engine_casts_the_model_come_after_those_with_autocast(num_p
     assert min(plan.relative_step_time for plan in plans) == plans[-1].relative_step_time == 1
 
 
+def test_segments_that_grow_make_room_for_more_than_the_smallest_batch() -> None:
+    request = tight(0.8, 16, **MODELS["base"], gpus=1, precision="fp16")
+    check(recommend_settings(request, effective_batch=16, num_plans=6), 16)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "bf16", "fp32"])
 @pytest.mark.parametrize("gpus", [1, 2, 8])

@@ -234,9 +234,9 @@ def _missing(grid: Grid, layers: Mapping[int, int]) -> list[int]:
 
 
 def _needed(layers: dict[int, int]) -> Iterator[tuple[int, int]]:
-    """Of equal numbers of checkpointed blocks only the largest batch."""
+    """Without batches for which a larger one needs no more checkpointed blocks."""
     for place, count in layers.items():
-        if layers.get(place + 1) != count:
+        if not any(larger > place and other <= count for larger, other in layers.items()):
             yield place, count
 
 
@@ -245,6 +245,7 @@ def _with_conf(grid: Grid, layers: dict[int, int], alloc_conf: str) -> Iterator[
     for place, count in layers.items():
         if count and grid.may_fit(place, count - 1) and grid.fits(place, count - 1, alloc_conf):
             yield place, grid.fewest(place, alloc_conf, count - 1)
-    for place in _missing(grid, layers)[:1]:
-        if grid.may_fit(place, grid.most) and grid.fits(place, grid.most, alloc_conf):
-            yield place, grid.most if not grid.most else grid.fewest(place, alloc_conf, grid.most)
+    for place in _missing(grid, layers):
+        if not (grid.may_fit(place, grid.most) and grid.fits(place, grid.most, alloc_conf)):
+            return
+        yield place, grid.most if not grid.most else grid.fewest(place, alloc_conf, grid.most)
