@@ -58,7 +58,7 @@ class Row:
     def last_that_fits(self, asked: int) -> int | None:
         """The place before the first that does not fit, None if the first does not; ``asked`` is one to begin with."""
         begin = self.candidate(asked)
-        grows = max(begin.saved_activation_bytes // self._amounts[asked], 1)  # and some temporaries with it
+        grows = max(begin.growing_bytes // self._amounts[asked], 1)
         guess = asked + self._reach(asked, begin.expected_spare_bytes, grows)
         return last_that(lambda place: self.candidate(place).fits, guess, 0, len(self._amounts) - 1, self._further)
 

@@ -18,6 +18,8 @@ from .timeline import allocated_peak, allocated_peaks
 
 __all__ = ["Candidate"]
 
+#: The kinds of tensors that have a size for each image or pixel.
+_GROWING = frozenset({"activations", "temporaries", "inputs"})
 #: What the allocator's layout takes beside what is requested is likely to be about this part of the memory.
 _LAYOUT = 80
 
@@ -36,10 +38,10 @@ class Candidate:
         self.plan, self.settings = resolved(settings)
         self.device = device_of(self.settings)
         step = self._begun
-        self.requested_bytes = allocated_peak(step.run.ledger(), -1)
+        ledger = step.run.ledger()
+        self.requested_bytes, self.num_events = allocated_peak(ledger, -1), len(ledger.events)
         self.has_batch_statistics = any(name.endswith("running_mean") for name in step.scope.buffers)
         self.largest_parameter = max((p.numel for p in step.trained.values()), default=0)
-        self.cost: Cost = cost_of(step)
 
     def under(self, settings: TrainSettings) -> Candidate:
         """That of ``settings``, which differ in ``alloc_conf`` alone: nothing is played for it, and it makes no
@@ -63,6 +65,11 @@ class Candidate:
         del self._begun  # it goes on
         return Played(self.plan, self.settings, device.gpu, device.allocator, begun=begun)
 
+    @cached_property
+    def cost(self) -> Cost:
+        """What a step computes and moves."""
+        return cost_of(vars(self).get("_begun") or self._played.step)
+
     @property
     def runs(self) -> tuple[Run, ...]:
         """The processes that decide whether it fits."""
@@ -79,9 +86,18 @@ class Candidate:
     @cached_property
     def activation_bytes(self) -> int:
         """The most that activations take at once: no stage of ZeRO and no offload changes it."""
+        return self._most(frozenset({"activations"}))
+
+    @property
+    def growing_bytes(self) -> int:
+        """The most that grows with batch and resolution, at once."""
+        return self._most(_GROWING)
+
+    def _most(self, kinds: frozenset[str]) -> int:
+        """The peak of some kinds in the forward and backward passes."""
         step = vars(self).get("_begun")
         ledger = step.run.ledger() if step else self._played.ledger
-        kept = [size if kind == "activations" else 0 for size, kind in zip(ledger.bytes, ledger.kinds)]
+        kept = [size if kind in kinds else 0 for size, kind in zip(ledger.bytes, ledger.kinds)]
         peaks = allocated_peaks(ledger._replace(bytes=tuple(kept)), -1)
         return max(peaks["forward"], peaks["backward"])
 
@@ -133,10 +149,13 @@ class Candidate:
         """What the largest context leaves, less what is reserved; of one that does not fit, below 0.
 
         A guess where only the layout decides: where the allocator had to give back what it had cached, or that did not
-        help.
+        help, and a little less would do.
         """
+        if self.slack_bytes < 0:
+            return self.slack_bytes
         if not self.fits:
-            return self.slack_bytes if self.slack_bytes < 0 else -self.device.room_bytes // _LAYOUT
+            reserved = max(run.replay.reserved_bytes for run in self.runs)
+            return min(max(self.device.room_bytes - reserved, -self.device.room_bytes // _LAYOUT), -1)
         if self._judged["num_alloc_retries"]:
             return max(self.expected_spare_bytes, 0)
         return self.headroom_bytes - self.usable_bytes + self.device.room_bytes

@@ -73,15 +73,19 @@ class Cost:
 
 
 def cost_of(step: Step) -> Cost:
-    """The last step of a play, whose every micro-step computes what the others do: not all of them are played."""
+    """The first step that later ones repeat, also of a play that has gone on.
+
+    Its every micro-step computes what the others do: not all of them are played.
+    """
     run, accum = step.run, step.settings.accum
     names = [name for name, _ in run.phases]
-    first = run.steps[-1]
-    played = names[first:].count("backward")
+    phases = _phases(step)
+    first = phases.start
+    played = names[first : phases.stop].count("backward")
     parts = dict.fromkeys(("forward", "backward", "recompute", "low"), 0)
     layers: dict[str, int] = {}
     for product in run.products:
-        if product.phase < first:
+        if product.phase not in phases:
             continue
         flops = product.flops * accum // played
         parts["recompute" if product.recomputed else names[product.phase]] += flops
@@ -104,12 +108,17 @@ def cost_of(step: Step) -> Cost:
     )
 
 
+def _phases(step: Step) -> range:
+    run, last = step.run, step.strategy.num_steps - 1
+    return range(run.steps[last], run.steps[last + 1] if last + 1 < len(run.steps) else len(run.phases))
+
+
 def _made(step: Step) -> Iterator[tuple[str, str, int]]:
-    """Phase, kind and bytes of every allocation of the last step."""
+    """Phase, kind and bytes of every allocation of the step."""
     run = step.run
-    phases = run.phases[run.steps[-1] :]
-    ends = [start for _, start in phases[1:]] + [len(run.events)]
-    for (name, start), end in zip(phases, ends):
+    starts = [start for _, start in run.phases] + [len(run.events)]
+    for phase in _phases(step):
+        name, start, end = run.phases[phase][0], starts[phase], starts[phase + 1]
         for event in run.events[start:end]:
             if event >= 0:
                 num_bytes, kind, _ = run.allocations[event]

@@ -11,24 +11,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .candidate import Candidate
-from .device import Run
-from .replay import Replay, replay
+from .device import Device
+from .ledger import Ledger
+from .replay import replay
 
 __all__ = ["Line", "line_through"]
 
 
 class _Run(NamedTuple):
-    """A run, and by how much each of its allocations grows over the whole distance of the line."""
+    """What happens in a process, and by how much each of its allocations grows over the whole distance of the line."""
 
-    run: Run
+    ledger: Ledger
     growth: Sequence[int]
 
 
 class Line(NamedTuple):
-    """``begin`` is the amount (images, pixels) of the candidate whose ``runs`` these are, ``distance`` the other's less
-    it."""
+    """``runs`` are those of a candidate with ``begin`` images or pixels; another has ``distance`` more."""
 
-    candidate: Candidate
+    device: Device
     runs: tuple[_Run, ...]
     begin: int
     distance: int
@@ -38,29 +38,30 @@ class Line(NamedTuple):
 
         What it lacks then is that of an allocator that gives nothing back.
         """
-        spare = room = self.candidate.device.room_bytes
+        spare = room = self.device.room_bytes
         for run in self.runs:
-            replayed = self._replayed(run, amount, room)
+            ledger = self._at(run, amount)
+            replayed = replay(ledger, dataclasses.replace(self.device.allocator, capacity=room))
             if replayed.failed is not None:
-                return min(room - self._replayed(run, amount, None).reserved_bytes, -1)
+                unlimited = dataclasses.replace(self.device.allocator, capacity=None)
+                return min(room - replay(ledger, unlimited).reserved_bytes, -1)
             spare = min(spare, room - replayed.reserved_bytes)
         return spare
 
-    def _replayed(self, run: _Run, amount: int, capacity: int | None) -> Replay:
-        ledger, steps, distance = run.run.ledger, amount - self.begin, self.distance
-        sizes = [max(size + grows * steps // distance, 0) for size, grows in zip(ledger.bytes, run.growth)]
-        allocator = dataclasses.replace(self.candidate.device.allocator, capacity=capacity)
-        return replay(ledger._replace(bytes=tuple(sizes)), allocator)
+    def _at(self, run: _Run, amount: int) -> Ledger:
+        steps, distance = amount - self.begin, self.distance
+        sizes = [size + grows * steps // distance for size, grows in zip(run.ledger.bytes, run.growth)]
+        return run.ledger._replace(bytes=tuple(sizes if min(sizes) >= 0 else [max(size, 0) for size in sizes]))
 
 
 def line_through(one: Candidate, other: Candidate, begin: int, end: int) -> Line | None:
     """``begin`` and ``end`` are what the candidates have of what differs; None where nothing or more than that does."""
-    runs: list[_Run] = []
-    if begin == end:
+    if begin == end or one.num_events != other.num_events:
         return None
+    runs: list[_Run] = []
     for mine, theirs in zip(one.runs, other.runs):
         ledger, its = mine.ledger, theirs.ledger
         if (ledger.events, ledger.side, ledger.releases) != (its.events, its.side, its.releases):
             return None
-        runs.append(_Run(mine, [after - before for before, after in zip(ledger.bytes, its.bytes)]))
-    return Line(one, tuple(runs), begin, end - begin)
+        runs.append(_Run(ledger, [after - before for before, after in zip(ledger.bytes, its.bytes)]))
+    return Line(one.device, tuple(runs), begin, end - begin)
