@@ -128,8 +128,9 @@ class Hunt:
     def smallest(self, family: Family) -> TrainSettings:
         """A family's candidate that misses the least."""
         grid = self._grid(family)
-        settings = grid.settings_at(grid.smallest, grid.most)
-        tries = [settings, *(dataclasses.replace(settings, alloc_conf=conf) for conf in self.confs)]
+        ends = dict.fromkeys((grid.smallest, 0, grid.last))  # one may request less and reserve more
+        confs = (family.settings.alloc_conf, *self.confs)
+        tries = [grid.settings_at(place, grid.most, conf) for place in ends for conf in confs]
         return min(tries, key=lambda tried: self.trials(tried).missing_bytes)
 
     def _at_least(self, family: Family) -> float:

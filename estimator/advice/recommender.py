@@ -158,7 +158,8 @@ class _Search:
 
     def _nearest(self) -> Nearest:
         """Of the smallest candidates (everything checkpointed) the one that misses the least."""
-        least = self.hunt.smallest(self.hunt.least())
+        families = (self.hunt.least(), self.hunt.nearest())  # what requests less may reserve more
+        least = min(map(self.hunt.smallest, families), key=lambda tried: self.trials(tried).missing_bytes)
         if any(axis.name == "eval_bs" for axis in self.axes):
             tries = (least, dataclasses.replace(least, eval_bs=1))
             least = min(tries, key=lambda tried: self.trials(tried).missing_bytes)
