@@ -11,15 +11,15 @@ from .cost import Cost, cost_of
 from .device import Run, device_of, holds, reserved_by_first, verdict
 from .pipeline import estimate_of, peak_of, resolved
 from .play import Played, play
-from .result import Estimate, Peak
+from .result import KINDS, Estimate, Peak
 from .settings import TrainSettings
 from .step import Step
 from .timeline import allocated_peak, allocated_peaks
 
 __all__ = ["Candidate"]
 
-#: The kinds of tensors that have a size for each image or pixel.
-_GROWING = frozenset({"activations", "temporaries", "inputs"})
+#: The kinds that have no size for each image or pixel.
+_LASTING = frozenset(KINDS) - {"activations", "temporaries", "inputs"}
 #: What the allocator's layout takes beside what is requested is likely to be about this part of the memory.
 _LAYOUT = 80
 
@@ -79,26 +79,23 @@ class Candidate:
     def least_bytes(self) -> int:
         """What no GPU of this generation could do without: :attr:`requested_bytes` less what kernels borrow, which is
         all that depends on the number of its processors."""
-        ledger = self._played.ledger
-        lent = [0 if kind == "workspaces" else size for size, kind in zip(ledger.bytes, ledger.kinds)]
-        return allocated_peak(ledger._replace(bytes=tuple(lent)), -1)
+        return allocated_peak(self._played.ledger, -1, without=frozenset({"workspaces"}))
 
     @cached_property
     def activation_bytes(self) -> int:
         """The most that activations take at once: no stage of ZeRO and no offload changes it."""
-        return self._most(frozenset({"activations"}))
+        return self._most(without=frozenset(KINDS) - {"activations"})
 
     @property
     def growing_bytes(self) -> int:
         """The most that grows with batch and resolution, at once."""
-        return self._most(_GROWING)
+        return self._most(without=_LASTING)
 
-    def _most(self, kinds: frozenset[str]) -> int:
-        """The peak of some kinds in the forward and backward passes."""
+    def _most(self, *, without: frozenset[str]) -> int:
+        """The peak of the other kinds in the forward and backward passes."""
         step = vars(self).get("_begun")
         ledger = step.run.ledger() if step else self._played.ledger
-        kept = [size if kind in kinds else 0 for size, kind in zip(ledger.bytes, ledger.kinds)]
-        peaks = allocated_peaks(ledger._replace(bytes=tuple(kept)), -1)
+        peaks = allocated_peaks(ledger, -1, without=without)
         return max(peaks["forward"], peaks["backward"])
 
     @property

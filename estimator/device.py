@@ -38,12 +38,6 @@ class Device:
             return None
         return self.total_bytes - self.context.expected_bytes
 
-    def may_hold(self, requested_bytes: int) -> bool:
-        """Whether the smallest context leaves so much."""
-        if self.total_bytes is None or self.context is None:
-            return True
-        return requested_bytes <= self.total_bytes - self.context.low_bytes
-
     @property
     def room_bytes(self) -> int:
         """What the largest context leaves."""

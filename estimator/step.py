@@ -110,11 +110,6 @@ class Step:
         """The parameters that require grad and never get a gradient."""
         return tuple(name for name in self.trained if name in self.scope.unused)
 
-    @property
-    def loss_dtype(self) -> DType:
-        """Autocast computes the loss in fp32, else it has the model's type; a model's own loss may pin fp32."""
-        return DType.float32 if self.autocast_dtype or self.model.own_loss else self.dtype
-
     def scalars(self, count: int) -> list[Tensor]:
         """Zero-dimensional fp32 tensors of the loop."""
         return [Tensor.empty(self.run, (), DType.float32, kind="temporaries") for _ in range(count)]

@@ -6,19 +6,17 @@ is exact where every allocation grows evenly, as most do with the batch, and the
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from .candidate import Candidate
-from .device import Device
+from .device import Device, Run
 from .ledger import Ledger
-from .replay import replay
 
 __all__ = ["Line", "line_through"]
 
 
-class _Run(NamedTuple):
+class _Growing(NamedTuple):
     """What happens in a process, and by how much each of its allocations grows over the whole distance of the line."""
 
     ledger: Ledger
@@ -29,7 +27,7 @@ class Line(NamedTuple):
     """``runs`` are those of a candidate with ``begin`` images or pixels; another has ``distance`` more."""
 
     device: Device
-    runs: tuple[_Run, ...]
+    runs: tuple[_Growing, ...]
     begin: int
     distance: int
 
@@ -40,15 +38,14 @@ class Line(NamedTuple):
         """
         spare = room = self.device.room_bytes
         for run in self.runs:
-            ledger = self._at(run, amount)
-            replayed = replay(ledger, dataclasses.replace(self.device.allocator, capacity=room))
+            there = Run(self._at(run, amount), (), self.device.allocator)
+            replayed = there.within(room)
             if replayed.failed is not None:
-                unlimited = dataclasses.replace(self.device.allocator, capacity=None)
-                return min(room - replay(ledger, unlimited).reserved_bytes, -1)
+                return min(room - there.replay.reserved_bytes, -1)
             spare = min(spare, room - replayed.reserved_bytes)
         return spare
 
-    def _at(self, run: _Run, amount: int) -> Ledger:
+    def _at(self, run: _Growing, amount: int) -> Ledger:
         steps, distance = amount - self.begin, self.distance
         sizes = [size + grows * steps // distance for size, grows in zip(run.ledger.bytes, run.growth)]
         return run.ledger._replace(bytes=tuple(sizes if min(sizes) >= 0 else [max(size, 0) for size in sizes]))
@@ -58,10 +55,10 @@ def line_through(one: Candidate, other: Candidate, begin: int, end: int) -> Line
     """``begin`` and ``end`` are what the candidates have of what differs; None where nothing or more than that does."""
     if begin == end or one.num_events != other.num_events:
         return None
-    runs: list[_Run] = []
+    runs: list[_Growing] = []
     for mine, theirs in zip(one.runs, other.runs):
         ledger, its = mine.ledger, theirs.ledger
         if (ledger.events, ledger.side, ledger.releases) != (its.events, its.side, its.releases):
             return None
-        runs.append(_Run(ledger, [after - before for before, after in zip(ledger.bytes, its.bytes)]))
+        runs.append(_Growing(ledger, [after - before for before, after in zip(ledger.bytes, its.bytes)]))
     return Line(one.device, tuple(runs), begin, end - begin)

@@ -75,19 +75,22 @@ def phase_summaries(
     ]
 
 
-def allocated_peak(ledger: Ledger, step: int, since: Alive | None = None) -> int:
-    """The largest total of rounded sizes from the start of a step on: without what the allocator does not split off."""
+def allocated_peak(
+    ledger: Ledger, step: int, since: Alive | None = None, *, without: frozenset[str] = frozenset()
+) -> int:
+    """The largest total of rounded sizes from the start of a step on: without what the allocator does not split off,
+    and the kinds ``without``."""
     alive = living(ledger, ledger.first_event(ledger.steps[step]), since)
-    (peak,) = _peaks(ledger, ledger.bytes, alive, [len(ledger.events)], unit=MIN_BLOCK)
+    (peak,) = _peaks(ledger, ledger.bytes, alive, [len(ledger.events)], unit=MIN_BLOCK, without=without)
     return peak.highest_bytes
 
 
-def allocated_peaks(ledger: Ledger, step: int) -> dict[str, int]:
+def allocated_peaks(ledger: Ledger, step: int, *, without: frozenset[str] = frozenset()) -> dict[str, int]:
     """:func:`allocated_peak` of each phase of a step."""
     phases, found = ledger.step_phases(step), dict[str, int]()
     stops = [ledger.first_event(phase + 1) for phase in phases]
     alive = living(ledger, ledger.first_event(phases.start))
-    for phase, peak in zip(phases, _peaks(ledger, ledger.bytes, alive, stops, unit=MIN_BLOCK)):
+    for phase, peak in zip(phases, _peaks(ledger, ledger.bytes, alive, stops, unit=MIN_BLOCK, without=without)):
         name, _ = ledger.phases[phase]
         found[name] = max(found.get(name, 0), peak.highest_bytes)
     return found

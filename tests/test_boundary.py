@@ -45,7 +45,7 @@ def test_a_line_backwards_never_has_less_than_nothing(monkeypatch: pytest.Monkey
     line = line_through(at(128), at(64), 128, 64)
     assert line is not None
     asked: list[int] = []
-    monkeypatch.setattr("vitmem.straight.replay", lambda ledger, config: asked.extend(ledger.bytes) or replay(ledger))
+    monkeypatch.setattr("vitmem.device.replay", lambda ledger, *_, **__: asked.extend(ledger.bytes) or replay(ledger))
     line.spare_bytes(-1000)
     assert min(asked) == 0
 
