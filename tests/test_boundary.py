@@ -90,3 +90,12 @@ def test_a_place_without_a_candidate_of_its_own_is_the_one_below() -> None:
     assert row.candidate(place).fits
     assert not row.candidate(place + 1).fits
     assert all(place % 10 == 0 for place in asked)
+
+
+def test_what_no_gpu_of_a_generation_can_do_without_is_the_same_for_each() -> None:
+    asked = TrainSettings.of("vit_base_patch16_224", res=512, bs=32)
+    cards = ("rtx4070", "rtx4090", "l4")  # of 46, 128 and 58 processors
+    tried = [Candidate(dataclasses.replace(asked, gpu=name)) for name in cards]
+    assert len({candidate.requested_bytes for candidate in tried}) > 1
+    (least,) = {candidate.least_bytes for candidate in tried}
+    assert least < min(candidate.requested_bytes for candidate in tried)
